@@ -69,7 +69,7 @@ impl KeyBoundUdf {
     }
 
     /// The same where all keys compare as stated if the bound plus `offset`, or plus the offset of the other end of a
-    /// range, is no key: a difference of the key and the bound may then wrap around.
+    /// range, is no key: a difference of the key and the bound may then wrap around. Both factors must be 1.
     pub(crate) fn with_opposite(self, offset: i128) -> Self {
         Self {
             opposite: Some(offset),

@@ -42,7 +42,8 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             for (.., other) in &bounds {
                 is_of_type &= other.data_type(self.bounds)? == bound_type;
             }
-            // The functions have another order of floats than comparisons. Their NULL is the last of all.
+            // The functions have another order of floats than comparisons. They skip a NULL, for which its alternative
+            // holds for no key.
             if !is_of_type || bound_type.is_floating() {
                 continue;
             }

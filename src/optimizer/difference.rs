@@ -191,13 +191,13 @@ impl<'a, E: Operand> Difference<'a, E> {
     fn of(expr: &'a E) -> Option<Self> {
         // DataFusion compares a duration with an interval as one, and numbers of several types as the widest.
         if let Some((operand, to)) = expr.cast_operand() {
-            let is_read = matches!(
-                to,
-                DataType::Interval(_) | DataType::Float64 | DataType::Int64
-            );
-            // A number of seconds has fractions, which an integer has not.
-            let keeps = |found: &Self| found.second.is_none() || *to == DataType::Float64;
-            return Self::of(operand).filter(|found| is_read && keeps(found));
+            // A number of seconds has fractions, which an integer has not, and which is a float already.
+            let keeps = |found: &Self| match to {
+                DataType::Float64 => found.second.is_some(),
+                DataType::Interval(_) | DataType::Int64 => found.second.is_none(),
+                _ => false,
+            };
+            return Self::of(operand).filter(keeps);
         }
         if let Some((left, op, right)) = expr.as_binary() {
             return match op {
@@ -238,7 +238,7 @@ impl<'a, E: Operand> Difference<'a, E> {
     /// The same, multiplied, if it is a number.
     fn scaled(self, by: f64) -> Option<Self> {
         let second = self.second.map(|second| second * by);
-        let second = second.filter(|second| *second > 0.0 && second.is_finite());
+        let second = second.filter(|second| *second > 0.0 && second.is_normal());
         second.map(|second| Self {
             second: Some(second),
             ..self
@@ -263,9 +263,10 @@ impl<'a, E: Operand> Difference<'a, E> {
             } else {
                 (seconds + inexact).ceil()
             };
+            let offset = whole(seconds).saturating_mul(nanoseconds(TimeUnit::Second));
             return Some(Length {
                 factor: nanoseconds(*unit),
-                offset: whole(seconds).saturating_mul(nanoseconds(TimeUnit::Second)),
+                offset: offset.clamp(-BEYOND_ALL, BEYOND_ALL),
                 open: Open::Implied,
             });
         }
@@ -286,6 +287,9 @@ impl<'a, E: Operand> Difference<'a, E> {
         })
     }
 }
+
+/// A length in nanoseconds that is beyond all times, and that can be negated and added to.
+const BEYOND_ALL: i128 = 1 << 120;
 
 /// A number without a fraction as an integer, the last one if it is beyond all.
 #[expect(

@@ -220,6 +220,40 @@ async fn other_joins_are_range_joins() {
     assert_eq!(answer(&ctx, &sql).await.expect(&sql), (expected, true));
 }
 
+/// Many rows have equal days although each has another time.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_sampled_as_they_are_compared() {
+    let (with, without) = (session().await, session().await);
+    set(&without, "rmq.rewrite", "false");
+    for ctx in [&with, &without] {
+        let points = "CREATE TABLE points AS SELECT value AS id, arrow_cast(value * 60, 'Timestamp(Second, None)') AS ts FROM range(0, 4000)";
+        run(ctx, points).await.expect(points);
+    }
+    for (key, table, is_range_join) in [
+        ("CAST(p.ts AS DATE) = CAST(q.ts AS DATE)", "points", true),
+        (
+            "date_trunc('day', p.ts) = date_trunc('day', q.ts)",
+            "points",
+            true,
+        ),
+        ("p.id / 1000 = q.id / 1000", "points", true),
+        ("p.id / 4 = q.id / 4", "items", false),
+        (
+            "date_trunc('minute', to_timestamp_seconds(p.id * 30)) = date_trunc('minute', to_timestamp_seconds(q.id * 30))",
+            "items",
+            false,
+        ),
+    ] {
+        let sql = format!(
+            "SELECT q.id, count(*), max(p.id) FROM {table} q JOIN {table} p ON {key} AND p.id <= q.id GROUP BY q.id"
+        );
+        let (expected, _) = answer(&without, &sql).await.expect(&sql);
+        let (found, with_range_join) = answer(&with, &sql).await.expect(&sql);
+        assert!(found == expected, "{sql}");
+        assert_eq!(with_range_join, is_range_join, "{sql}");
+    }
+}
+
 /// NaNs and zeros of both signs are in total order in either plan.
 #[tokio::test(flavor = "multi_thread")]
 async fn extremes_of_floats_do_not_depend_on_the_choice() {

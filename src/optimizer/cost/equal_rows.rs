@@ -5,16 +5,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::buffer::NullBuffer;
 use arrow::compute::interleave;
+use arrow::datatypes::Schema;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{HashMap, Result, ScalarValue};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -24,6 +28,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::statistics::{expected_rows, statistics};
+use crate::optimizer::casts::keeps_values;
 
 /// How many rows of an in-memory table are looked at.
 const SAMPLED_ROWS: usize = 4096;
@@ -79,7 +84,8 @@ pub(crate) fn equal_pairs(sides: &Sides) -> Result<Option<u128>> {
 fn distinct_keys(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Option<f64> {
     let statistics = statistics(plan)?;
     let of_key = |key: &PhysicalExprRef| {
-        let column = statistics.column_statistics.get(column_of(key)?)?;
+        let column = column_of(key, &plan.schema())?;
+        let column = statistics.column_statistics.get(column)?;
         let counted = column.distinct_count.get_value().map(|count| *count as f64);
         let width = |value: &Precision<ScalarValue>| integer(value.get_value()?);
         let span = width(&column.max_value).zip(width(&column.min_value));
@@ -107,12 +113,35 @@ fn integer(value: &ScalarValue) -> Option<i128> {
     }
 }
 
-/// The column of an expression that is one, or a cast of one.
-fn column_of(expr: &PhysicalExprRef) -> Option<usize> {
-    match expr.downcast_ref::<CastExpr>() {
-        Some(cast) => column_of(cast.expr()),
-        None => expr.downcast_ref::<Column>().map(Column::index),
-    }
+/// The column of an expression that is one, or a cast of one that keeps values apart.
+fn column_of(expr: &PhysicalExprRef, schema: &Schema) -> Option<usize> {
+    let Some(cast) = expr.downcast_ref::<CastExpr>() else {
+        return expr.downcast_ref::<Column>().map(Column::index);
+    };
+    let from = cast.expr().data_type(schema).ok()?;
+    keeps_values(&from, cast.cast_type()).then(|| column_of(cast.expr(), schema))?
+}
+
+/// Expressions with others in place of their columns.
+fn over(
+    exprs: Vec<PhysicalExprRef>,
+    replace: impl Fn(&Column) -> PhysicalExprRef,
+) -> Result<Vec<PhysicalExprRef>> {
+    let replaced = exprs.into_iter().map(|expr| {
+        let replaced = expr.transform_up(|e| {
+            Ok(match e.downcast_ref::<Column>() {
+                Some(column) => Transformed::yes(replace(column)),
+                None => Transformed::no(e),
+            })
+        });
+        Ok(replaced?.data)
+    });
+    replaced.collect()
+}
+
+/// The same column at another place.
+fn moved(column: &Column, index: usize) -> PhysicalExprRef {
+    Arc::new(Column::new(column.name(), index))
 }
 
 /// Whether an operator returns the rows of its input, in another order or in other partitions.
@@ -124,30 +153,25 @@ fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
-/// its keys are no columns, or it has fewer than two rows.
+/// a key can't be evaluated on its rows, or it has fewer than two.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
-    let columns: Option<Vec<usize>> = keys.iter().map(|key| column_of(key)).collect();
-    let Some(columns) = columns else {
+    if keys.iter().any(|key| is_volatile(key)) {
         return Ok(None);
-    };
-    let mut columns = columns;
+    }
+    let mut keys: Vec<PhysicalExprRef> = keys.iter().map(|key| Arc::clone(key)).collect();
     let mut plan = plan;
     let memory = loop {
         if let Some(filter) = plan.downcast_ref::<FilterExec>() {
             if let Some(projection) = filter.projection() {
-                for column in &mut columns {
-                    *column = projection[*column];
-                }
+                keys = over(keys, |column| moved(column, projection[column.index()]))?;
             }
             plan = filter.input();
         } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-            let below = columns
-                .iter()
-                .map(|c| column_of(&projection.expr()[*c].expr));
-            let Some(below) = below.collect() else {
+            let exprs = projection.expr();
+            if exprs.iter().any(|e| is_volatile(&e.expr)) {
                 return Ok(None);
-            };
-            columns = below;
+            }
+            keys = over(keys, |column| Arc::clone(&exprs[column.index()].expr))?;
             plan = projection.input();
         } else if let [input] = plan.children().as_slice()
             && moves_rows(plan)
@@ -162,10 +186,17 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
         return Ok(None);
     };
     if let Some(projection) = memory.projection() {
-        for column in &mut columns {
-            *column = projection[*column];
-        }
+        keys = over(keys, |column| moved(column, projection[column.index()]))?;
     }
+    let columns: BTreeSet<usize> = keys
+        .iter()
+        .flat_map(|key| collect_columns(key).into_iter().map(|c| c.index()))
+        .collect();
+    let columns: Vec<usize> = columns.into_iter().collect();
+    let keys = over(keys, |column| {
+        let at = columns.partition_point(|other| *other < column.index());
+        moved(column, at)
+    })?;
     let batches: Vec<_> = memory
         .partitions()
         .iter()
@@ -202,11 +233,22 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     {
         return Ok(None);
     }
-    let arrays = columns.iter().map(|column| {
+    let sampled = columns.iter().map(|column| {
         let arrays: Vec<&dyn Array> = batches.iter().map(|b| b.column(*column).as_ref()).collect();
         Ok(interleave(&arrays, &chosen)?)
     });
-    let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
+    let schema = Arc::new(types.project(&columns)?);
+    let options = RecordBatchOptions::new().with_row_count(Some(chosen.len()));
+    let sampled = sampled.collect::<Result<_>>()?;
+    let sampled = RecordBatch::try_new_with_options(schema, sampled, &options)?;
+    let arrays = keys.iter().map(|key| {
+        let values = key.evaluate(&sampled).ok()?;
+        values.into_array(sampled.num_rows()).ok()
+    });
+    // What fails here need not fail in the join.
+    let Some(arrays) = arrays.collect::<Option<Vec<ArrayRef>>>() else {
+        return Ok(None);
+    };
     let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
     let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
     let nulls: Vec<_> = arrays.iter().map(Array::logical_nulls).collect();

@@ -11,10 +11,11 @@
 //! key of theirs is greater if its own is the greatest. The subquery is about the rows of `q`, not about all pairs. All
 //! rows that tie for the last key are left, as before. `r.ts < p.ts` makes a minimum of it.
 
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, NullEquality, Result};
 use datafusion::functions_aggregate::expr_fn::{max, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, ExprSchemable, Filter, JoinType, LogicalPlan, Operator, Subquery,
 };
@@ -23,11 +24,12 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::common::ordered_type::is_ordered;
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::common::outer_columns::{
-    add_outer_columns, from_outer, has_outer_columns, scalar_subquery, to_outer,
+    add_outer_columns, from_outer, has_expression, has_outer_columns, scalar_subquery, to_outer,
 };
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, replaced};
-use crate::optimizer::logical::condition_parts::{check_joins, is_of, split_between};
+use crate::optimizer::logical::condition_parts::{check_joins, split_between};
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 
 plain_sql_rule!(
     /// Rewrites NOT EXISTS a later row to a comparison with the last key. Does nothing if `rmq.rewrite` is false.
@@ -39,32 +41,35 @@ plain_sql_rule!(
     replace
 );
 
-fn replace(plan: &LogicalPlan, _: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
     let LogicalPlan::Filter(filter) = plan else {
         return Ok(None);
     };
-    let conjuncts = split_conjunction(&filter.predicate);
-    let Some(at) = conjuncts.iter().position(|e| excluded(e).is_some()) else {
+    let mut conjuncts = split_conjunction_owned(filter.predicate.clone());
+    if !conjuncts.iter().any(|e| excluded(e).is_some()) {
         return Ok(None);
-    };
-    let mut conjuncts: Vec<Expr> = conjuncts.into_iter().cloned().collect();
-    let later = conjuncts.remove(at);
+    }
+    let others = conjuncts.iter().filter(|e| excluded(e).is_none());
     let mut joined = Joined {
         inputs: vec![],
-        conditions: conjuncts.clone(),
+        conditions: others.cloned().collect(),
     };
     joined.add(&filter.input);
-    let Some(subquery) = excluded(&later).filter(|_| joined.inputs.len() > 1) else {
+    if joined.inputs.len() < 2 {
         return Ok(None);
-    };
-    let Some(is_last) = joined.is_last(subquery, filter)? else {
-        return Ok(None);
-    };
-    conjuncts.push(is_last);
-    let Some(predicate) = conjunction(conjuncts) else {
-        return Ok(None);
-    };
-    filtered(filter.input.as_ref().clone(), predicate).map(Some)
+    }
+    let mut is_new = false;
+    for conjunct in &mut conjuncts {
+        if let Some(subquery) = excluded(conjunct)
+            && let Some(is_last) = joined.is_last(subquery, filter.input.schema(), config)?
+        {
+            *conjunct = is_last;
+            is_new = true;
+        }
+    }
+    let predicate = conjunction(conjuncts).filter(|_| is_new);
+    let replaced = predicate.map(|predicate| filtered(filter.input.as_ref().clone(), predicate));
+    replaced.transpose()
 }
 
 /// The subquery of NOT EXISTS.
@@ -88,7 +93,10 @@ struct Joined<'a> {
 impl<'a> Joined<'a> {
     fn add(&mut self, plan: &'a LogicalPlan) {
         match plan {
-            LogicalPlan::Join(join) if join.join_type == JoinType::Inner => {
+            LogicalPlan::Join(join)
+                if join.join_type == JoinType::Inner
+                    && join.null_equality == NullEquality::NullEqualsNothing =>
+            {
                 let on = join.on.iter();
                 let on = on.map(|(left, right)| left.clone().eq(right.clone()));
                 self.conditions.extend(on);
@@ -105,82 +113,91 @@ impl<'a> Joined<'a> {
     }
 
     /// The condition that a row's key is the last one of the subquery, if it says the same as that there is no later
-    /// row.
-    fn is_last(&self, subquery: &Subquery, filter: &Filter) -> Result<Option<Expr>> {
+    /// row, and a range join finds that key.
+    fn is_last(
+        &self,
+        subquery: &Subquery,
+        outer: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Option<Expr>> {
         let mut rows = subquery.subquery.as_ref();
         while let LogicalPlan::Projection(_) | LogicalPlan::Distinct(Distinct::All(_)) = rows {
             rows = rows.inputs()[0];
         }
-        let LogicalPlan::Filter(of_rows) = rows else {
+        let LogicalPlan::Filter(rows) = rows else {
             return Ok(None);
         };
-        let build = of_rows.input.as_ref();
-        if has_outer_columns(build)? {
+        let table = rows.input.as_ref();
+        if has_outer_columns(table)? || !is_the_same_each_time(table)? {
             return Ok(None);
         }
         for input in &self.inputs {
-            if is_same_plan(without_alias(input), without_alias(build))
-                && let Some(is_last) = self.is_last_of(input, of_rows, filter.input.schema())?
+            if is_same_plan(without_alias(input), without_alias(table))
+                && let Some((key, last)) = self.last_key(input, rows, outer)?
             {
-                return Ok(Some(is_last));
+                let is_found = CorrelatedAggregate::try_match(&last.0, outer, &[], config).is_ok();
+                return Ok(is_found.then(|| key.eq(scalar_subquery(last.0, last.1))));
             }
         }
         Ok(None)
     }
 
-    /// The same for a row of this input, which is what the subquery filters.
-    fn is_last_of(
+    /// The key of a row of this input, which is what the subquery filters, and the plan of the last key of the
+    /// subquery's rows, with the columns of the outer query that it needs.
+    fn last_key(
         &self,
         input: &LogicalPlan,
-        of_rows: &Filter,
+        rows: &Filter,
         outer: &DFSchema,
-    ) -> Result<Option<Expr>> {
-        let build = of_rows.input.as_ref();
-        let (old, new) = (build.schema().columns(), columns_of(input.schema()));
+    ) -> Result<Option<(Expr, (LogicalPlan, Vec<Expr>))>> {
+        let table = rows.input.as_ref();
+        let (old, new) = (table.schema().columns(), columns_of(input.schema()));
         let conditions: Vec<Expr> = conjuncts(self.conditions.iter().cloned());
         let mut kept = vec![];
-        let mut last = None;
-        for condition in conjuncts([of_rows.predicate.clone()]) {
+        let mut later = None;
+        for condition in conjuncts([rows.predicate.clone()]) {
             if check_joins(&from_outer(condition.clone())?).is_err() {
                 return Ok(None);
             }
             let of_row = from_outer(replaced(condition.clone(), &old, &new, outer)?)?;
-            match own_columns(&of_row) {
-                // Of the row and of itself.
-                Some((key, Operator::Gt | Operator::Lt)) if last.is_none() => {
-                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = condition else {
-                        return Ok(None);
-                    };
-                    let (is_greater, of_rows) = if is_of(&left, build.schema()) {
-                        (op == Operator::Gt, *left)
-                    } else {
-                        (op == Operator::Lt, *right)
-                    };
-                    last = Some((key, is_greater, of_rows));
+            if conditions.iter().any(|known| is_same(known, &of_row)) {
+                kept.push(condition);
+                continue;
+            }
+            // Otherwise a column of the subquery's rows is compared with that of the row itself.
+            let Some((own, op)) = with_own_column(&condition, &of_row) else {
+                return Ok(None);
+            };
+            let Expr::BinaryExpr(BinaryExpr { left: column, .. }) = of_row else {
+                return Ok(None);
+            };
+            match op {
+                Operator::Gt | Operator::Lt if later.is_none() => {
+                    later = Some((*column, own, op == Operator::Gt));
                 }
-                Some((column, Operator::Eq)) => {
+                Operator::Eq => {
                     // The column of a row that is joined by it serves as well.
                     let Some(equal) = equal_to(&column, &conditions, input) else {
                         return Ok(None);
                     };
-                    let Expr::BinaryExpr(BinaryExpr { left, right, .. }) = condition else {
-                        return Ok(None);
-                    };
-                    let own = if left.contains_outer() { right } else { left };
-                    kept.push((*own).eq(to_outer(equal, outer)?));
+                    kept.push(own.eq(to_outer(equal, outer)?));
                 }
-                None if conditions.iter().any(|known| is_same(known, &of_row)) => {
-                    kept.push(condition);
-                }
-                Some(_) | None => return Ok(None),
+                _ => return Ok(None),
             }
         }
-        let Some((key, is_greater, of_rows)) = last else {
+        let Some((key, of_rows, is_greater)) = later else {
             return Ok(None);
+        };
+        let extreme = if is_greater {
+            max(of_rows)
+        } else {
+            min(of_rows)
         };
         let key_type = key.get_type(outer)?;
         // A float would be found by its value, which zeros of both signs and NaN do not have alone.
-        let is_searchable = is_ordered(&key_type) && !key_type.is_floating();
+        let is_searchable = is_ordered(&key_type)
+            && !key_type.is_floating()
+            && extreme.get_type(table.schema())? == key_type;
         let is_known = !key.nullable(outer)? || conditions.iter().any(|c| excludes_null(c, &key));
         if !is_searchable || !is_known {
             return Ok(None);
@@ -189,19 +206,30 @@ impl<'a> Joined<'a> {
         for condition in &kept {
             add_outer_columns(&mut outer_columns, condition)?;
         }
-        let of_all = match conjunction(kept) {
-            Some(condition) => filtered(build.clone(), condition)?,
-            None => build.clone(),
+        let all = match conjunction(kept) {
+            Some(condition) => filtered(table.clone(), condition)?,
+            None => table.clone(),
         };
-        let extreme = if is_greater {
-            max(of_rows)
-        } else {
-            min(of_rows)
-        };
-        let last = Aggregate::try_new(of_all.into(), vec![], vec![extreme])?;
-        let last = scalar_subquery(LogicalPlan::Aggregate(last), outer_columns);
-        Ok(Some(key.eq(last)))
+        let last = Aggregate::try_new(all.into(), vec![], vec![extreme])?;
+        Ok(Some((key, (LogicalPlan::Aggregate(last), outer_columns))))
     }
+}
+
+/// Whether a plan has the same rows each time: a table, perhaps filtered and projected.
+fn is_the_same_each_time(plan: &LogicalPlan) -> Result<bool> {
+    let mut is_same = true;
+    plan.apply(|node| {
+        let is_simple = matches!(
+            node,
+            LogicalPlan::TableScan(_)
+                | LogicalPlan::SubqueryAlias(_)
+                | LogicalPlan::Projection(_)
+                | LogicalPlan::Filter(_)
+        );
+        is_same &= is_simple && !has_expression(node, |e| check_joins(e).is_err())?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(is_same)
 }
 
 fn without_alias(plan: &LogicalPlan) -> &LogicalPlan {
@@ -216,13 +244,21 @@ fn conjuncts(conditions: impl IntoIterator<Item = Expr>) -> Vec<Expr> {
     conjuncts.flat_map(split_between).collect()
 }
 
-/// The column that a comparison compares with itself, and the operator.
-fn own_columns(expr: &Expr) -> Option<(Expr, Operator)> {
-    match expr {
-        Expr::BinaryExpr(BinaryExpr { left, op, right })
-            if left == right && matches!(left.as_ref(), Expr::Column(_)) =>
-        {
-            Some((left.as_ref().clone(), *op))
+/// The column of the subquery's rows that a condition compares with the same column of the row, and how. `of_row` is
+/// the condition for the row itself.
+fn with_own_column(condition: &Expr, of_row: &Expr) -> Option<(Expr, Operator)> {
+    let (Expr::BinaryExpr(condition), Expr::BinaryExpr(of_row)) = (condition, of_row) else {
+        return None;
+    };
+    if of_row.left != of_row.right || !matches!(of_row.left.as_ref(), Expr::Column(_)) {
+        return None;
+    }
+    match (condition.left.as_ref(), condition.right.as_ref()) {
+        (own @ Expr::Column(_), Expr::OuterReferenceColumn(..)) => {
+            Some((own.clone(), condition.op))
+        }
+        (Expr::OuterReferenceColumn(..), own @ Expr::Column(_)) => {
+            Some((own.clone(), condition.op.swap()?))
         }
         _ => None,
     }

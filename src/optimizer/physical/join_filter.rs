@@ -16,7 +16,9 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{JoinSide, Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNullExpr, Literal};
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, Literal,
+};
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
 use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
@@ -85,16 +87,16 @@ impl RangeCondition {
         let is_of_key = |found: &KeyComparison| found.key.as_ref() == key.as_ref();
         let (mut residual, mut rest) = (vec![], vec![]);
         for (i, conjunct) in conjuncts.into_iter().enumerate() {
-            let mut ranges = comparisons.iter().filter(|found| found.conjunct == i);
-            let is_stated = |found: &KeyComparison| found.open.is_exact() && is_of_key(found);
-            if comparisons.iter().any(|found| found.conjunct == i) && ranges.clone().all(is_stated)
-            {
+            let made = comparisons.iter().filter(|found| found.conjunct == i);
+            let made: Vec<&KeyComparison> = made.collect();
+            let is_exact = !made.is_empty() && made.iter().all(|found| found.open.is_exact());
+            if is_exact && made.iter().all(|found| is_of_key(found)) {
                 continue;
             }
             residual.push(Arc::clone(&conjunct));
             let threshold = best.and_then(|best| comparisons.get(best));
-            let is_threshold = threshold.is_some_and(|t| t.conjunct == i && t.open.is_exact());
-            if !is_threshold || ranges.nth(1).is_some() {
+            let is_threshold = threshold.is_some_and(|threshold| threshold.conjunct == i);
+            if !(is_threshold && is_exact && made.len() == 1) {
                 rest.push(conjunct);
             }
         }
@@ -490,6 +492,15 @@ fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
         let from = cast.expr().data_type(schema)?;
         let keeps = keeps_values(&from, &cast.data_type(schema)?);
         return Ok(keeps && cannot_fail(cast.expr(), schema)?);
+    }
+    let is_choice = expr.is::<CaseExpr>() || expr.is::<IsNullExpr>() || expr.is::<IsNotNullExpr>();
+    if is_choice {
+        for child in expr.children() {
+            if !cannot_fail(child, schema)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
     }
     let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
         return Ok(false);
