@@ -152,14 +152,15 @@ fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     moves && plan.fetch().is_none()
 }
 
-/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
-/// a key can't be evaluated on its rows, or it has fewer than two.
-fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
+/// The table in memory whose rows a plan returns, perhaps fewer, and the keys over its columns. `None` if there is none.
+fn table_of<'a>(
+    mut plan: &'a Arc<dyn ExecutionPlan>,
+    keys: &[&PhysicalExprRef],
+) -> Result<Option<(&'a MemorySourceConfig, Vec<PhysicalExprRef>)>> {
     if keys.iter().any(|key| is_volatile(key)) {
         return Ok(None);
     }
     let mut keys: Vec<PhysicalExprRef> = keys.iter().map(|key| Arc::clone(key)).collect();
-    let mut plan = plan;
     let memory = loop {
         if let Some(filter) = plan.downcast_ref::<FilterExec>() {
             if let Some(projection) = filter.projection() {
@@ -173,8 +174,8 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
             }
             keys = over(keys, |column| Arc::clone(&exprs[column.index()].expr))?;
             plan = projection.input();
-        } else if let [input] = plan.children().as_slice()
-            && moves_rows(plan)
+        } else if moves_rows(plan)
+            && let [input] = plan.children()[..]
         {
             plan = input;
         } else {
@@ -188,6 +189,15 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     if let Some(projection) = memory.projection() {
         keys = over(keys, |column| moved(column, projection[column.index()]))?;
     }
+    Ok(Some((memory, keys)))
+}
+
+/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
+/// a key can't be evaluated on its rows, or it has fewer than two.
+fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
+    let Some((memory, keys)) = table_of(plan, keys)? else {
+        return Ok(None);
+    };
     let columns: BTreeSet<usize> = keys
         .iter()
         .flat_map(|key| collect_columns(key).into_iter().map(|c| c.index()))

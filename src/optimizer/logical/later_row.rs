@@ -135,21 +135,27 @@ impl<'a> Joined<'a> {
             if is_same_plan(without_alias(input), without_alias(table))
                 && let Some((key, last)) = self.last_key(input, rows, outer)?
             {
-                let is_found = CorrelatedAggregate::try_match(&last.0, outer, &[], config).is_ok();
-                return Ok(is_found.then(|| key.eq(scalar_subquery(last.0, last.1))));
+                let is_found = CorrelatedAggregate::try_match(&last, outer, &[], config).is_ok();
+                let mut outer_columns = vec![];
+                if let LogicalPlan::Aggregate(Aggregate { input, .. }) = &last
+                    && let LogicalPlan::Filter(filter) = input.as_ref()
+                {
+                    add_outer_columns(&mut outer_columns, &filter.predicate)?;
+                }
+                return Ok(is_found.then(|| key.eq(scalar_subquery(last, outer_columns))));
             }
         }
         Ok(None)
     }
 
     /// The key of a row of this input, which is what the subquery filters, and the plan of the last key of the
-    /// subquery's rows, with the columns of the outer query that it needs.
+    /// subquery's rows.
     fn last_key(
         &self,
         input: &LogicalPlan,
         rows: &Filter,
         outer: &DFSchema,
-    ) -> Result<Option<(Expr, (LogicalPlan, Vec<Expr>))>> {
+    ) -> Result<Option<(Expr, LogicalPlan)>> {
         let table = rows.input.as_ref();
         let (old, new) = (table.schema().columns(), columns_of(input.schema()));
         let conditions: Vec<Expr> = conjuncts(self.conditions.iter().cloned());
@@ -202,16 +208,12 @@ impl<'a> Joined<'a> {
         if !is_searchable || !is_known {
             return Ok(None);
         }
-        let mut outer_columns = vec![];
-        for condition in &kept {
-            add_outer_columns(&mut outer_columns, condition)?;
-        }
         let all = match conjunction(kept) {
             Some(condition) => filtered(table.clone(), condition)?,
             None => table.clone(),
         };
         let last = Aggregate::try_new(all.into(), vec![], vec![extreme])?;
-        Ok(Some((key, (LogicalPlan::Aggregate(last), outer_columns))))
+        Ok(Some((key, LogicalPlan::Aggregate(last))))
     }
 }
 
