@@ -152,7 +152,7 @@ fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     moves && plan.fetch().is_none()
 }
 
-/// The table in memory whose rows a plan returns, perhaps fewer, and the keys over its columns. `None` if there is none.
+/// The table in memory whose rows a plan returns, perhaps fewer, and the keys over its columns, if there is one.
 fn table_of<'a>(
     mut plan: &'a Arc<dyn ExecutionPlan>,
     keys: &[&PhysicalExprRef],

@@ -168,6 +168,13 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["No field named"],
     },
+    // The fraction of a difference of more than 2.1 seconds is lost.
+    Fault {
+        options: &[],
+        sql: "SELECT extract(epoch FROM TIMESTAMP '2020-01-01T00:00:10.25' - TIMESTAMP '2020-01-01T00:00:00')",
+        right: &["10.25"],
+        wrong: &["10"],
+    },
 ];
 
 async fn answer(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
