@@ -10,16 +10,16 @@ use datafusion::common::Result;
 use datafusion::functions::core;
 use datafusion::logical_expr::Operator;
 
-use crate::optimizer::condition::{Compared, Open, Operand, Range, Sides, key_and_bound};
+use crate::optimizer::condition::{Compared, Open, Operand, Range, Sides};
 use rmq_engine::Comparison;
 
 impl<E: Operand + PartialEq> Sides<'_, E> {
     /// The ranges of keys that each operand of an OR bounds.
     pub(crate) fn alternatives(&self, disjunction: &E) -> Result<Vec<Range<E>>> {
         let mut alternatives: Vec<Vec<Compared<E>>> = vec![];
-        for alternative in operands(disjunction, Operator::Or) {
+        for alternative in operands_of(disjunction, Operator::Or) {
             let mut stated = vec![];
-            for conjunct in operands(alternative, Operator::And) {
+            for conjunct in operands_of(alternative, Operator::And) {
                 stated.extend(self.bounds_of(conjunct)?);
             }
             alternatives.push(stated);
@@ -63,16 +63,12 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         Ok(ranges)
     }
 
-    /// The comparisons that a conjunct makes, or implies, none of which holds for a NULL.
+    /// The comparisons that a conjunct makes, or implies, which do not hold for a NULL.
     fn bounds_of(&self, conjunct: &E) -> Result<Vec<Compared<E>>> {
         if let Some(compared) = self.compared(conjunct)? {
             return Ok(vec![compared]);
         }
-        if let Some((left, Operator::Eq, right)) = conjunct.as_binary() {
-            let bound = key_and_bound((left, Operator::Eq, right), |e| (self.is_bound)(e));
-            let Some((key, _, bound)) = bound.filter(|(key, ..)| (self.is_key)(key)) else {
-                return Ok(vec![]);
-            };
+        if let Some((key, Some(Operator::Eq), bound)) = self.operands(conjunct) {
             let ends = [Comparison::AtLeast, Comparison::AtMost];
             return Ok(ends.map(|end| (key.clone(), end, bound.clone())).into());
         }
@@ -83,11 +79,11 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
 }
 
 /// The operands of an operator that is associative, from left to right.
-fn operands<E: Operand>(expr: &E, operator: Operator) -> Vec<&E> {
+fn operands_of<E: Operand>(expr: &E, operator: Operator) -> Vec<&E> {
     match expr.as_binary() {
         Some((left, op, right)) if op == operator => {
-            let mut all = operands(left, operator);
-            all.extend(operands(right, operator));
+            let mut all = operands_of(left, operator);
+            all.extend(operands_of(right, operator));
             all
         }
         _ => vec![expr],

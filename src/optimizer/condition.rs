@@ -129,22 +129,26 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         }
     }
 
-    /// The comparison of a key with a bound, without casts that may fail, if a conjunct is that.
+    /// The operands of a conjunct, if it has a key and a bound, and the operator between these, if it can be swapped to
+    /// stand so.
+    pub(crate) fn operands<'e>(&self, conjunct: &'e E) -> Option<(&'e E, Option<Operator>, &'e E)> {
+        let found = key_and_bound(conjunct.as_binary()?, |e| (self.is_bound)(e));
+        found.filter(|(key, ..)| (self.is_key)(key))
+    }
+
+    /// The comparison of a key with a bound, if a conjunct is that.
+    pub(crate) fn stated(&self, conjunct: &E) -> Option<Compared<E>> {
+        let (key, op, bound) = self.operands(conjunct)?;
+        Some((key.clone(), comparison(op?)?, bound.clone()))
+    }
+
+    /// The same, without casts that may fail.
     pub(crate) fn compared(&self, conjunct: &E) -> Result<Option<Compared<E>>> {
-        let Some(operands) = conjunct.as_binary() else {
-            return Ok(None);
-        };
-        let found = key_and_bound(operands, |e| (self.is_bound)(e));
-        let found = found.filter(|(key, ..)| (self.is_key)(key));
-        let Some((key, Some(op), bound)) = found else {
-            return Ok(None);
-        };
-        let Some(comparison) = comparison(op) else {
-            return Ok(None);
-        };
-        let mut compared = (key.clone(), comparison, bound.clone());
-        convert_bound(&mut compared, self.bounds, self.keys)?;
-        Ok(Some(compared))
+        let mut compared = self.stated(conjunct);
+        if let Some(compared) = &mut compared {
+            convert_bound(compared, self.bounds, self.keys)?;
+        }
+        Ok(compared)
     }
 
     /// The one range of `key < bound`, or of a difference, for whose keys and no others the conjunct holds.

@@ -73,9 +73,9 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         let Length { offset, open, .. } = length;
         let opposite = is_absolute.then_some((swapped(stated.comparison), -offset));
         let stated = [Some((stated.comparison, offset)), opposite];
-        let wraps = ends.data_type.is_integer().then_some(-offset);
+        let wraps = ends.data_type.is_integer();
         let ranges = stated.into_iter().flatten().map(|(comparison, at)| {
-            let other = wraps.map(|other| if at == offset { other } else { offset });
+            let other = wraps.then_some(-at);
             self.shifted(&ends, comparison, (length.factor, at), other, open)
         });
         ranges.collect()

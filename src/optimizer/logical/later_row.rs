@@ -133,29 +133,33 @@ impl<'a> Joined<'a> {
         }
         for input in &self.inputs {
             if is_same_plan(without_alias(input), without_alias(table))
-                && let Some((key, last)) = self.last_key(input, rows, outer)?
+                && let Some((key, extreme, conditions)) = self.last_key(input, rows, outer)?
             {
-                let is_found = CorrelatedAggregate::try_match(&last, outer, &[], config).is_ok();
                 let mut outer_columns = vec![];
-                if let LogicalPlan::Aggregate(Aggregate { input, .. }) = &last
-                    && let LogicalPlan::Filter(filter) = input.as_ref()
-                {
-                    add_outer_columns(&mut outer_columns, &filter.predicate)?;
+                for condition in &conditions {
+                    add_outer_columns(&mut outer_columns, condition)?;
                 }
+                let rows = match conjunction(conditions) {
+                    Some(condition) => filtered(table.clone(), condition)?,
+                    None => table.clone(),
+                };
+                let last = Aggregate::try_new(rows.into(), vec![], vec![extreme])?;
+                let last = LogicalPlan::Aggregate(last);
+                let is_found = CorrelatedAggregate::try_match(&last, outer, &[], config).is_ok();
                 return Ok(is_found.then(|| key.eq(scalar_subquery(last, outer_columns))));
             }
         }
         Ok(None)
     }
 
-    /// The key of a row of this input, which is what the subquery filters, and the plan of the last key of the
-    /// subquery's rows.
+    /// The key of a row of this input, which is what the subquery filters, the aggregate that finds the last key of the
+    /// subquery's rows, and the conditions of these.
     fn last_key(
         &self,
         input: &LogicalPlan,
         rows: &Filter,
         outer: &DFSchema,
-    ) -> Result<Option<(Expr, LogicalPlan)>> {
+    ) -> Result<Option<(Expr, Expr, Vec<Expr>)>> {
         let table = rows.input.as_ref();
         let (old, new) = (table.schema().columns(), columns_of(input.schema()));
         let conditions: Vec<Expr> = conjuncts(self.conditions.iter().cloned());
@@ -208,12 +212,7 @@ impl<'a> Joined<'a> {
         if !is_searchable || !is_known {
             return Ok(None);
         }
-        let all = match conjunction(kept) {
-            Some(condition) => filtered(table.clone(), condition)?,
-            None => table.clone(),
-        };
-        let last = Aggregate::try_new(all.into(), vec![], vec![extreme])?;
-        Ok(Some((key, LogicalPlan::Aggregate(last))))
+        Ok(Some((key, extreme, kept)))
     }
 }
 

@@ -30,8 +30,7 @@ use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, key_and_bound,
-    operator,
+    Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator,
 };
 use rmq_engine::Comparison;
 
@@ -102,7 +101,7 @@ impl RangeCondition {
         }
         let (mut bounds, mut threshold) = (vec![], None);
         for (i, found) in comparisons.into_iter().enumerate() {
-            if found.key.as_ref() == key.as_ref() {
+            if is_of_key(&found) {
                 bounds.push((found.comparison, found.bound));
             } else if best == Some(i) {
                 threshold = Some(found);
@@ -345,10 +344,7 @@ fn searchable(
 }
 
 /// Calls a function with the sides of a filter.
-fn sides_of<T>(
-    filter: &JoinFilter,
-    call: impl FnOnce(&Sides<'_, PhysicalExprRef>) -> Result<T>,
-) -> Result<T> {
+fn sides_of<T>(filter: &JoinFilter, call: impl FnOnce(&Sides<'_, PhysicalExprRef>) -> T) -> T {
     call(&Sides {
         is_bound: &|e| side(e, filter) == Some(JoinSide::Left),
         is_key: &|e| side(e, filter) == Some(JoinSide::Right),
@@ -363,12 +359,7 @@ pub(crate) fn compared_sides(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
 ) -> Option<Compared<PhysicalExprRef>> {
-    let binary = conjunct.downcast_ref::<BinaryExpr>()?;
-    let is_of = |expr: &PhysicalExprRef, of| side(expr, filter) == Some(of);
-    let operands = (binary.left(), *binary.op(), binary.right());
-    let (key, op, bound) = key_and_bound(operands, |operand| is_of(operand, JoinSide::Left))?;
-    is_of(key, JoinSide::Right).then_some(())?;
-    Some((Arc::clone(key), comparison(op?)?, Arc::clone(bound)))
+    sides_of(filter, |sides| sides.stated(conjunct))
 }
 
 /// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time.

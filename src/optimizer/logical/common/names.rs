@@ -39,10 +39,13 @@ pub(crate) fn unused_name(
 
 /// What the column of a name is, without the number of [`unused_name`].
 pub(crate) fn description(name: &str) -> &str {
-    match name.rsplit_once('#') {
-        Some((description, _)) if is_unused_name(name) => description,
-        _ => name,
-    }
+    without_number(name).unwrap_or(name)
+}
+
+fn without_number(name: &str) -> Option<&str> {
+    let (description, number) = name.rsplit_once('#')?;
+    let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    is_number.then_some(description)
 }
 
 /// Saves the name to restore after rewriting `expr`. A grouping set is not a column; [`restore_columns`] restores the
@@ -86,6 +89,5 @@ pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<Lo
 
 /// Whether a name is, or may be, one of [`unused_name`].
 pub(crate) fn is_unused_name(name: &str) -> bool {
-    let number = name.rsplit_once('#').map(|(_, number)| number);
-    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()))
+    without_number(name).is_some()
 }
