@@ -85,11 +85,11 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use index::catalog::SharedIndexes;
 pub use planner::match_conditions::with_match_conditions;
 pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql};
-pub use rmq_engine::Comparison;
-pub use rmq_engine::Extreme;
+pub use rmq_engine::{Comparison, Extreme, RangeEnd};
 pub use session::{SessionStateBuilderExt, register, register_keeping_query_planner};
 
 /// The physical operators.
@@ -116,6 +116,24 @@ pub mod physical_plan {
     pub use crate::exec::window_frame::exec::WindowFrameExec;
     pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
     pub use crate::planner::range_join_planner::plan_range_join;
+}
+
+/// What operators and functions are made of, for `datafusion-rmq-proto`. Not part of the stable interface.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::exec::common::note::NoteExec;
+    pub use crate::exec::range_join::pair_distance::PairDistance;
+    pub use crate::exec::range_join::parts::RangeJoinParts;
+    pub use crate::exec::range_join::row_join::RowJoin;
+    pub use crate::exec::range_join::row_threshold::RowThreshold;
+    pub use crate::exec::range_lookup::parts::{
+        CallParts, LookupParts, RelationParts, RequiredIndexParts, SharedRelation, WeakRelation,
+        prepare_indexes, range_lookup,
+    };
+    pub use crate::expr::index_lookup::WeakIndexSlot;
+    pub use crate::expr::parts::{FunctionParts, named_functions};
+    pub use crate::optimizer::logical::merge_states::MergedStates;
+    pub use crate::optimizer::physical::row_order::OrderedRowsExec;
 }
 
 #[doc(hidden)]

@@ -23,7 +23,7 @@ use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::interval_product::IntervalProductPlanner;
 use crate::expr::range_udf::RangeUdf;
-use crate::index::catalog::IndexCatalog;
+use crate::index::catalog::{IndexCatalog, SharedIndexes};
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
@@ -57,6 +57,10 @@ pub trait SessionStateBuilderExt {
     #[must_use]
     fn with_rmq(self) -> Self;
 
+    /// As [`Self::with_rmq`], with indexes that other sessions of the process share.
+    #[must_use]
+    fn with_rmq_sharing(self, indexes: &SharedIndexes) -> Self;
+
     /// As [`Self::with_rmq`], with further extension planners, which are tried before those of this crate.
     #[must_use]
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self;
@@ -72,12 +76,16 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         self.with_rmq_and_planners(vec![])
     }
 
+    fn with_rmq_sharing(self, indexes: &SharedIndexes) -> Self {
+        register_in(self, Planner::Replace(vec![]), Arc::clone(&indexes.0))
+    }
+
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self {
-        register_in(self, Planner::Replace(planners), IndexCatalog::default())
+        register_in(self, Planner::Replace(planners), Arc::default())
     }
 
     fn with_rmq_keeping_query_planner(self) -> Self {
-        register_in(self, Planner::Keep, IndexCatalog::default())
+        register_in(self, Planner::Keep, Arc::default())
     }
 }
 
@@ -92,7 +100,7 @@ enum Planner {
 fn register_in(
     mut builder: SessionStateBuilder,
     planner: Planner,
-    indexes: IndexCatalog,
+    indexes: Arc<IndexCatalog>,
 ) -> SessionStateBuilder {
     let mut config = builder.config().take().unwrap_or_default();
     if config.options().extensions.get::<RmqOptions>().is_none() {
@@ -103,7 +111,6 @@ fn register_in(
         .get_or_insert_with(|| Arc::new(MemoryCatalogProviderList::new()))
         .clone();
     let names = Names::new(&catalogs, config.options());
-    let indexes = Arc::new(indexes);
     let registration = Registration {
         names: names.clone(),
         indexes: Arc::clone(&indexes),
@@ -317,13 +324,13 @@ fn insert<R: ?Sized>(
 /// # Ok(()) }
 /// ```
 pub fn register(ctx: &SessionContext) {
-    register_with(ctx, Planner::Replace(vec![]), IndexCatalog::default());
+    register_with(ctx, Planner::Replace(vec![]), Arc::default());
 }
 
 /// Registers range queries with an existing session, but keeps its query planner, which must plan each query with
 /// [`plan`](crate::planner::query_planning::plan).
 pub fn register_keeping_query_planner(ctx: &SessionContext) {
-    register_with(ctx, Planner::Keep, IndexCatalog::default());
+    register_with(ctx, Planner::Keep, Arc::default());
 }
 
 /// Registers range queries with other devices than those of this machine, for tests. Not part of the stable interface.
@@ -333,10 +340,11 @@ pub fn register_with_devices(
     ctx: &SessionContext,
     devices: Arc<dyn crate::index::devices::DeviceSource>,
 ) {
-    register_with(ctx, Planner::Replace(vec![]), IndexCatalog::new(devices));
+    let indexes = Arc::new(IndexCatalog::new(devices));
+    register_with(ctx, Planner::Replace(vec![]), indexes);
 }
 
-fn register_with(ctx: &SessionContext, planner: Planner, indexes: IndexCatalog) {
+fn register_with(ctx: &SessionContext, planner: Planner, indexes: Arc<IndexCatalog>) {
     let state_ref = ctx.state_ref();
     let mut state = state_ref.write();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())

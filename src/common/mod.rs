@@ -14,4 +14,5 @@ pub(crate) mod range_function;
 pub(crate) mod ranges;
 pub(crate) mod row_number;
 pub(crate) mod sql_text;
+pub(crate) mod unique_id;
 pub(crate) mod workers;

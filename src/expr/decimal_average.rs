@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DecimalAverageUdf {
     /// The return type of AVG.
-    average: DataType,
+    pub(super) average: DataType,
     signature: Signature,
 }
 

@@ -5,9 +5,9 @@
 //! expression does not see the task context, which identifies a run for operators. So the operator appends the id of
 //! the run to its rows, and the expression takes it as an argument.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int8Array, UInt64Array, new_empty_array};
 use arrow::compute::cast;
@@ -19,6 +19,7 @@ use datafusion::logical_expr::{
 
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
+use crate::common::unique_id::unique_id;
 use crate::index::best_positions::counted_ranges;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::threshold::ThresholdTest;
@@ -31,10 +32,7 @@ pub(crate) struct RunId(UInt64Array);
 impl Default for RunId {
     /// A new id.
     fn default() -> Self {
-        // The keys of a RandomState are random.
-        static NEXT: LazyLock<AtomicU64> =
-            LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(0)));
-        Self(vec![NEXT.fetch_add(1, Ordering::Relaxed)].into())
+        Self(vec![unique_id()].into())
     }
 }
 
@@ -59,14 +57,63 @@ impl RunId {
 
 /// Where an operator stores the index of each run, and an expression finds it. Two slots are equal if they are the same
 /// object.
-#[derive(Debug, Clone, Default)]
-pub struct IndexSlot(Arc<Mutex<Vec<(RunId, ReadyIndex)>>>);
+#[derive(Debug, Clone)]
+pub struct IndexSlot(Arc<Slot>);
+
+#[derive(Debug)]
+struct Slot {
+    id: u64,
+    indexes: Mutex<Vec<(RunId, ReadyIndex)>>,
+}
+
+/// An [`IndexSlot`] that does not keep its indexes.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct WeakIndexSlot(Weak<Slot>);
+
+impl WeakIndexSlot {
+    /// The slot, if it is still in use.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<IndexSlot> {
+        self.0.upgrade().map(IndexSlot)
+    }
+}
+
+impl Default for IndexSlot {
+    fn default() -> Self {
+        Self(Arc::new(Slot {
+            id: unique_id(),
+            indexes: Mutex::default(),
+        }))
+    }
+}
 
 impl IndexSlot {
+    /// Tells the slot from those of other plans, also where it is sent to another process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The same slot, which is not kept.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn downgrade(&self) -> WeakIndexSlot {
+        WeakIndexSlot(Arc::downgrade(&self.0))
+    }
+
+    fn indexes(&self) -> MutexGuard<'_, Vec<(RunId, ReadyIndex)>> {
+        self.0
+            .indexes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Stores the index of a run. Drops the indexes of ended runs: those whose id only the operator's slots, `slots` in
     /// number, refer to.
     pub(crate) fn put(&self, run: &RunId, index: ReadyIndex, slots: usize) {
-        let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut indexes = self.indexes();
         indexes.retain(|(run, _)| run.references() > slots);
         // Each partition stores the same index.
         if indexes.iter().all(|(known, _)| known.0 != run.0) {
@@ -75,7 +122,7 @@ impl IndexSlot {
     }
 
     fn get(&self, id: u64) -> Option<ReadyIndex> {
-        let indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let indexes = self.indexes();
         let of_run = indexes.iter().find(|(run, _)| run.0.value(0) == id);
         of_run.map(|(_, index)| index.clone())
     }
@@ -99,7 +146,7 @@ impl Hash for IndexSlot {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct IndexLookupUdf {
     function: RangeFunction,
-    data_type: DataType,
+    pub(super) data_type: DataType,
     slot: IndexSlot,
     signature: Signature,
 }

@@ -33,12 +33,12 @@ use rmq_engine::Comparison;
 /// Where `is_open` is TRUE it is the least or greatest of all keys. The argument `offset` shows what is added.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyBoundUdf {
-    comparison: Comparison,
-    factor: i128,
-    bound_factor: i128,
-    offset: i128,
-    opposite: Option<i128>,
-    key_type: DataType,
+    pub(super) comparison: Comparison,
+    pub(super) factor: i128,
+    pub(super) bound_factor: i128,
+    pub(super) offset: i128,
+    pub(super) opposite: Option<i128>,
+    pub(super) key_type: DataType,
     signature: Signature,
 }
 

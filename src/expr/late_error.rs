@@ -37,9 +37,9 @@ enum Part {
 pub(crate) struct FallibleUdf {
     part: Part,
     /// The expression, over columns that are named by the index of the argument.
-    expr: Expr,
-    types: Vec<DataType>,
-    data_type: DataType,
+    pub(super) expr: Expr,
+    pub(super) types: Vec<DataType>,
+    pub(super) data_type: DataType,
     signature: Signature,
 }
 
@@ -68,13 +68,8 @@ pub(crate) fn value_or_null(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
             None => Transformed::no(e),
         })
     })?;
-    let udf = FallibleUdf {
-        part: Part::Value,
-        expr: inner.data,
-        types,
-        data_type: expr.get_type(schema)?,
-        signature: Signature::any(columns.len(), volatility(expr)?),
-    };
+    let is_error = false;
+    let udf = FallibleUdf::new(is_error, inner.data, types, expr.get_type(schema)?);
     // What is wrong with the expression itself shows without rows.
     let no_rows = udf.batch(&[], 0)?;
     match udf.physical(&no_rows)?.evaluate(&no_rows) {
@@ -86,16 +81,15 @@ pub(crate) fn value_or_null(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
 }
 
 /// Whether the expression has the same value for the same arguments in all queries, or within one.
-fn volatility(expr: &Expr) -> Result<Volatility> {
+fn volatility(expr: &Expr) -> Volatility {
     let is_stable = expr.exists(|e| {
         Ok(matches!(e, Expr::ScalarFunction(call)
             if call.func.signature().volatility != Volatility::Immutable))
-    })?;
-    Ok(if is_stable {
-        Volatility::Stable
-    } else {
-        Volatility::Immutable
-    })
+    });
+    match is_stable {
+        Ok(false) => Volatility::Immutable,
+        _ => Volatility::Stable,
+    }
 }
 
 /// The error, a text, of the expression of which `expr` is the [`value_or_null`]; `None` if it is not.
@@ -104,13 +98,9 @@ pub(crate) fn error_or_null(expr: &Expr) -> Option<Expr> {
         return None;
     };
     let udf = call.func.inner().downcast_ref::<FallibleUdf>()?;
-    let error = FallibleUdf {
-        part: Part::Error,
-        expr: udf.expr.clone(),
-        types: udf.types.clone(),
-        data_type: udf.data_type.clone(),
-        signature: udf.signature.clone(),
-    };
+    let is_error = true;
+    let (inner, types) = (udf.expr.clone(), udf.types.clone());
+    let error = FallibleUdf::new(is_error, inner, types, udf.data_type.clone());
     (udf.part == Part::Value).then(|| ScalarUDF::from(error).call(call.args.clone()))
 }
 
@@ -120,10 +110,32 @@ pub(crate) fn is_error(expr: &Expr) -> bool {
         return false;
     };
     let udf = call.func.inner().downcast_ref::<FallibleUdf>();
-    udf.is_some_and(|udf| udf.part == Part::Error)
+    udf.is_some_and(FallibleUdf::is_error)
 }
 
 impl FallibleUdf {
+    /// The error, or the value, of type `data_type`, of an expression over columns of these types, which are named by
+    /// their index.
+    pub(super) fn new(
+        is_error: bool,
+        expr: Expr,
+        types: Vec<DataType>,
+        data_type: DataType,
+    ) -> Self {
+        Self {
+            part: if is_error { Part::Error } else { Part::Value },
+            signature: Signature::any(types.len(), volatility(&expr)),
+            expr,
+            types,
+            data_type,
+        }
+    }
+
+    /// Whether it is the error.
+    pub(super) fn is_error(&self) -> bool {
+        self.part == Part::Error
+    }
+
     fn batch(&self, arguments: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
         let fields = self.types.iter().enumerate();
         let fields = fields.map(|(i, t)| Field::new(i.to_string(), t.clone(), true));
@@ -243,8 +255,13 @@ pub(crate) struct RaiseUdf {
 impl RaiseUdf {
     /// A call of the function.
     pub(crate) fn call(error: Expr, value: Expr) -> Expr {
-        let signature = Signature::any(2, Volatility::Immutable);
-        ScalarUDF::from(Self { signature }).call(vec![error, value])
+        ScalarUDF::from(Self::new()).call(vec![error, value])
+    }
+
+    pub(super) fn new() -> Self {
+        Self {
+            signature: Signature::any(2, Volatility::Immutable),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod key_bound;
 pub(crate) mod late_error;
 pub(crate) mod nullable;
 pub(crate) mod order_key;
+pub(crate) mod parts;
 pub(crate) mod range_calls;
 pub(crate) mod range_udf;
 pub(crate) mod total_order;

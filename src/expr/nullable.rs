@@ -21,8 +21,13 @@ pub(crate) struct NullableUdf {
 impl NullableUdf {
     /// `expr`, nullable.
     pub(crate) fn call(expr: Expr) -> Expr {
-        let signature = Signature::any(1, Volatility::Immutable);
-        ScalarUDF::from(Self { signature }).call(vec![expr])
+        ScalarUDF::from(Self::new()).call(vec![expr])
+    }
+
+    pub(super) fn new() -> Self {
+        Self {
+            signature: Signature::any(1, Volatility::Immutable),
+        }
     }
 
     /// The argument, if `expr` is such a call.

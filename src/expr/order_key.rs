@@ -28,7 +28,7 @@ const GREATEST: u8 = 0xFF;
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OrderKeyUdf {
     /// For each value whether its order is descending, and whether NULL comes first in that order.
-    orders: Vec<(bool, bool)>,
+    pub(super) orders: Vec<(bool, bool)>,
     signature: Signature,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn order_key_from(ascending: bool, order_by: &[SortExpr]) -> Option<E
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OrderBoundUdf {
     /// The number of values of a key if the bytes are after the keys.
-    after: Option<usize>,
+    pub(super) after: Option<usize>,
     signature: Signature,
 }
 

@@ -564,6 +564,13 @@ impl IndexCatalog {
     }
 }
 
+/// The indexes that sessions of a process share, and the devices that they have opened. A clone is the same indexes.
+///
+/// What is kept of a table is found by any of the sessions, if it is a table of files that have not changed, or the
+/// same table in memory. It is dropped with the last session and the last clone.
+#[derive(Debug, Clone, Default)]
+pub struct SharedIndexes(pub(crate) Arc<IndexCatalog>);
+
 /// The catalog of a session, as an extension of its configuration, where running queries find it. Configurations are
 /// copied into task contexts and by callers, so it does not keep what is in the catalog: the session's functions do.
 #[derive(Debug)]

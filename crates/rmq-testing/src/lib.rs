@@ -6,6 +6,9 @@
 //!
 //! Unit tests with small random inputs use `fastrand` with a fixed seed instead.
 
+#[cfg(feature = "sql-files")]
+pub mod sql_files;
+
 use std::io::Write;
 
 /// The seed of the run that is the same each time.

@@ -18,7 +18,7 @@ use crate::common::sql_text::tree_text;
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]
-pub(crate) struct NoteExec {
+pub struct NoteExec {
     input: Arc<dyn ExecutionPlan>,
     note: String,
 }

@@ -71,25 +71,46 @@ impl RangeJoinEngine {
         session: &dyn Session,
     ) -> Result<Self> {
         let options = RmqOptions::of(session.config_options());
-        let schema = build.schema();
-        if options.engine != EngineChoice::Cpu
-            && let Some(why) = why_not_on_devices(spec, &schema)?
-        {
+        let (rows, partitions) = (expected_rows(probe), session.config().target_partitions());
+        let mut engine = Self::unplanned(catalog, spec, &build.schema(), rows, partitions)?;
+        if options.engine == EngineChoice::Cpu {
+            engine.planned = Some(Decision::cpu(""));
+        } else if engine.planned.is_none() {
+            engine.planned = engine.decide_for(expected_rows(build), &options).await?;
+        }
+        Ok(engine)
+    }
+
+    /// The engine of a join that another process has planned: it is chosen when the build rows have been collected.
+    ///
+    /// # Errors
+    /// If an expression does not fit `build`, the schema of the build side.
+    pub(crate) fn unplanned(
+        catalog: Arc<IndexCatalog>,
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        build: &Schema,
+        probe_rows: Option<usize>,
+        partitions: usize,
+    ) -> Result<Self> {
+        if let Some(why) = why_not_on_devices(spec, build)? {
             return Ok(Self {
                 planned: Some(Decision::cpu(why)),
                 ..Self::cpu()
             });
         }
-        let mut engine = Self {
+        Ok(Self {
             catalog,
-            device_work: Some(DeviceWork::of(spec, &schema)?),
-            probe_rows: expected_rows(probe),
-            partitions: session.config().target_partitions(),
+            device_work: Some(DeviceWork::of(spec, build)?),
+            probe_rows,
+            partitions,
             planned: None,
             executed: Arc::default(),
-        };
-        engine.planned = engine.decide_for(expected_rows(build), &options).await?;
-        Ok(engine)
+        })
+    }
+
+    /// The estimated number of probe rows, if known.
+    pub(crate) fn probe_rows(&self) -> Option<usize> {
+        self.probe_rows
     }
 
     /// The devices for a build side of `rows` rows, if they suit it.

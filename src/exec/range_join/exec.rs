@@ -120,18 +120,18 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,
-    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    pub(super) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// What is made of single pairs, if anything.
-    row_join: Option<Arc<RowJoin>>,
+    pub(super) row_join: Option<Arc<RowJoin>>,
     /// The join as the query names its columns.
-    label: String,
-    engine: RangeJoinEngine,
-    mode: JoinMode,
+    pub(super) label: String,
+    pub(super) engine: RangeJoinEngine,
+    pub(super) mode: JoinMode,
     /// Whether nothing divides the sides of a partitioned join: each has one partition.
-    is_undivided: bool,
+    pub(super) is_undivided: bool,
     /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
     /// side.
-    fetch: Option<usize>,
+    pub(super) fetch: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
@@ -198,6 +198,15 @@ impl RangeJoinExec {
         })
     }
 
+    /// The same join, with these properties.
+    pub(super) fn limited(self, is_undivided: bool, fetch: Option<usize>) -> Self {
+        Self {
+            is_undivided,
+            fetch,
+            ..self
+        }
+    }
+
     /// The same join with other parts.
     fn remade(
         &self,
@@ -210,11 +219,7 @@ impl RangeJoinExec {
         let is_undivided = self.is_undivided && mode == self.mode;
         let (label, engine) = (self.label.clone(), self.engine.clone());
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
-        Ok(Self {
-            is_undivided,
-            fetch,
-            ..remade
-        })
+        Ok(remade.limited(is_undivided, fetch))
     }
 
     /// Whether each probe row is returned exactly once.
@@ -338,7 +343,7 @@ impl RangeJoinExec {
         BuildColumns::new(&self.spec, self.row_join.as_deref(), &self.build.schema())
     }
 
-    fn with_spec(
+    pub(super) fn with_spec(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
         spec: Arc<RangeJoinSpec<PhysicalExprRef>>,

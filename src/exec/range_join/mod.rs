@@ -15,6 +15,7 @@ pub(crate) mod interval_bounds;
 pub(crate) mod metrics;
 pub(crate) mod mode;
 pub(crate) mod pair_distance;
+pub(crate) mod parts;
 pub(crate) mod probe;
 pub(crate) mod row_join;
 pub(crate) mod row_properties;

@@ -44,14 +44,12 @@ pub enum JoinMode {
 }
 
 impl JoinMode {
-    /// The mode in which joins are planned. Those to be partitioned are shared first, until a rule has found out which
-    /// can be.
+    /// The mode in which joins are planned. Those to be partitioned are collected first, until a rule has found out
+    /// which can be.
     pub(crate) fn planned(config: &ConfigOptions) -> Self {
         match RmqOptions::of(config).join_mode {
-            JoinModeChoice::Collected => Self::Collected,
-            JoinModeChoice::Auto | JoinModeChoice::Shared | JoinModeChoice::Partitioned => {
-                Self::Shared
-            }
+            JoinModeChoice::Collected | JoinModeChoice::Partitioned => Self::Collected,
+            JoinModeChoice::Auto | JoinModeChoice::Shared => Self::Shared,
         }
     }
 

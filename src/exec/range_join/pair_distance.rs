@@ -7,17 +7,17 @@ use crate::exec::range_join::row_threshold::renumbered;
 
 /// The order of pairs by a distance.
 #[derive(Debug, Clone)]
-pub(crate) struct PairDistance {
+pub struct PairDistance {
     /// The point, over the probe side. Rows of the build side up to it come before it.
-    pub(crate) point: PhysicalExprRef,
+    pub point: PhysicalExprRef,
     /// The distance of a pair, as bytes that compare as it does and are as many for each.
-    pub(crate) by: JoinFilter,
+    pub by: JoinFilter,
     /// As bytes of this kind, what the distance of no row is below that is as far from the point as the build row of a
     /// pair, or farther; `None` if that is its own distance.
-    pub(crate) least: Option<JoinFilter>,
+    pub least: Option<JoinFilter>,
     /// Whether the distance grows from the point to the build row of a pair. NULL is the distance of those that come
     /// last.
-    pub(crate) grows: JoinFilter,
+    pub grows: JoinFilter,
 }
 
 impl PairDistance {

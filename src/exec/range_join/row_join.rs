@@ -32,28 +32,29 @@ use crate::range_agg::values::Values;
 
 /// What a range join makes of the pairs of a probe row and a build row that match.
 #[derive(Debug, Clone)]
-pub(crate) struct RowJoin {
+pub struct RowJoin {
     /// Left is the probe side.
-    join_type: JoinType,
+    pub join_type: JoinType,
     /// A further condition on pairs. Columns of the right side are indexes into `build_columns`.
-    residual: Option<JoinFilter>,
+    pub residual: Option<JoinFilter>,
     /// The part of `residual` that an index answers. Its columns of the right side are indexes into `build_columns`.
-    threshold: Option<RowThreshold>,
+    pub threshold: Option<RowThreshold>,
     /// The columns of the build side that single rows are taken of, as indexes into its schema.
-    build_columns: Vec<usize>,
+    pub build_columns: Vec<usize>,
     /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the
     /// mark.
-    columns: Vec<ColumnIndex>,
-    schema: SchemaRef,
+    pub columns: Vec<ColumnIndex>,
+    /// The schema of the output.
+    pub schema: SchemaRef,
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are
     /// returned by probe row.
-    limit: Option<RowLimit>,
+    pub limit: Option<RowLimit>,
     /// The distance by which these pairs are ordered, if it is that. Its columns of the right side are indexes into
     /// `build_columns`.
-    distance: Option<PairDistance>,
+    pub distance: Option<PairDistance>,
     /// The bytes by which these pairs are ordered, or those at the same distance are, over the build side; `None` if
     /// that is the range key.
-    order: Option<PhysicalExprRef>,
+    pub order: Option<PhysicalExprRef>,
 }
 
 impl RowJoin {

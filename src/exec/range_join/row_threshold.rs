@@ -24,17 +24,17 @@ use rmq_engine::Comparison;
 
 /// A comparison of a value of the build side with a limit of the probe side.
 #[derive(Debug, Clone)]
-pub(crate) struct RowThreshold {
+pub struct RowThreshold {
     /// The value, over columns of the build side. It has no errors.
-    pub(crate) value: PhysicalExprRef,
+    pub value: PhysicalExprRef,
     /// Whether its keys are ranks, as of strings, which have to be sorted.
-    pub(crate) is_ranked: bool,
+    pub is_ranked: bool,
     /// How the value compares with the limit. NULL does not qualify.
-    pub(crate) comparison: Comparison,
+    pub comparison: Comparison,
     /// The limit, over the probe side.
-    pub(crate) limit: PhysicalExprRef,
+    pub limit: PhysicalExprRef,
     /// The further conditions on pairs without this one.
-    pub(crate) rest: Option<JoinFilter>,
+    pub rest: Option<JoinFilter>,
 }
 
 impl RowThreshold {

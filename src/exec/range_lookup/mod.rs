@@ -33,6 +33,7 @@ pub(crate) mod call;
 pub(crate) mod exec;
 pub(crate) mod index_builder;
 pub(crate) mod metrics;
+pub(crate) mod parts;
 pub(crate) mod prepare;
 pub(crate) mod relation;
 pub(crate) mod required;

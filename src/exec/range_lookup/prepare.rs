@@ -86,6 +86,12 @@ impl PrepareIndexesExec {
         &self.run
     }
 
+    /// Whether the input must have a single partition, because the plan may be divided into tasks.
+    #[must_use]
+    pub fn is_collected(&self) -> bool {
+        self.is_collected
+    }
+
     pub(crate) fn try_new(
         input: Arc<dyn ExecutionPlan>,
         lookups: Vec<PhysicalLookup>,

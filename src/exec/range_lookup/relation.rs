@@ -8,6 +8,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
+use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
@@ -20,7 +21,9 @@ use rmq_engine::Extreme;
 /// A relation that calls of one query look up in. All operators with such calls share it.
 #[derive(Debug)]
 pub(crate) struct Relation {
-    required: RequiredIndexes,
+    /// Tells it from those of other queries, also where it is sent to another process.
+    pub(crate) id: u64,
+    pub(crate) required: RequiredIndexes,
     /// The number of rows, if it is known before they are read.
     rows: Option<usize>,
     /// The scan of the required columns, once it is planned.
@@ -38,11 +41,28 @@ impl Relation {
     ) -> Self {
         let rows = source.rows().await;
         Self {
+            id: unique_id(),
             required: RequiredIndexes::new(named, source, catalog),
             rows,
             scan: OnceLock::new(),
             prepared: PerContext::default(),
         }
+    }
+
+    /// A relation that another process has planned.
+    pub(crate) fn planned(required: RequiredIndexes, scan: RelationScan) -> Self {
+        Self {
+            id: unique_id(),
+            required,
+            rows: None,
+            scan: OnceLock::from(scan),
+            prepared: PerContext::default(),
+        }
+    }
+
+    /// The scan of the required columns, if it is planned.
+    pub(crate) fn scan(&self) -> Option<&RelationScan> {
+        self.scan.get()
     }
 
     /// The rows that its scan has read so far. A table in memory is not read.

@@ -46,7 +46,7 @@ pub(crate) struct RequiredIndex {
 #[derive(Debug)]
 pub(crate) struct RequiredIndexes {
     pub(crate) label: String,
-    is_subquery: bool,
+    pub(crate) is_subquery: bool,
     pub(crate) source: RelationSource,
     pub(crate) catalog: Arc<IndexCatalog>,
     indexes: Mutex<BTreeMap<IndexId, RequiredIndex>>,
@@ -59,6 +59,16 @@ impl RequiredIndexes {
             Source::Table(column) => (column.0.table.to_string(), false),
             Source::Query(_) => (named.to_string(), true),
         };
+        Self::named(label, is_subquery, source, catalog)
+    }
+
+    /// No indexes yet of the relation that EXPLAIN names so.
+    pub(crate) fn named(
+        label: String,
+        is_subquery: bool,
+        source: RelationSource,
+        catalog: &Arc<IndexCatalog>,
+    ) -> Self {
         Self {
             label,
             is_subquery,

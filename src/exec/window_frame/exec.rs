@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{Result, Statistics, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{Distribution, OrderingRequirements, PhysicalExpr};
@@ -15,6 +15,7 @@ use datafusion::physical_plan::execution_plan::{
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
 };
@@ -42,6 +43,32 @@ impl WindowFrameExec {
             calls: calls.into(),
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// Takes the place of `window`, an operator of `DataFusion` whose functions all have frames that slide.
+    ///
+    /// # Errors
+    /// An internal error for another operator.
+    #[doc(hidden)]
+    pub fn of_window(window: Arc<dyn ExecutionPlan>) -> Result<Self> {
+        let exprs = if let Some(bounded) = window.downcast_ref::<BoundedWindowAggExec>() {
+            bounded.window_expr()
+        } else if let Some(whole) = window.downcast_ref::<WindowAggExec>() {
+            whole.window_expr()
+        } else {
+            return internal_err!("{} is no window operator", window.name());
+        };
+        let children = window.children();
+        let [input] = children.as_slice() else {
+            return internal_err!("a window operator has one input, not {}", children.len());
+        };
+        let schema = input.schema();
+        let calls = exprs.iter().map(|expr| {
+            let call = FrameCall::try_match(expr, &schema)?;
+            call.ok_or_else(|| internal_datafusion_err!("{} has no such frames", expr.name()))
+        });
+        let calls = calls.collect::<Result<Vec<_>>>()?;
+        Ok(Self::new(window, calls))
     }
 
     /// The operator of `DataFusion` that it takes the place of, with the same input and output.

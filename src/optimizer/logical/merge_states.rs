@@ -23,10 +23,45 @@ use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::utils::format_state_name;
-use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+};
 
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::Unmatched;
+
+/// What the aggregate of another aggregate's states is made of.
+#[derive(Debug, Clone)]
+pub struct MergedStates {
+    /// The call whose states they are.
+    pub call: Arc<AccumulatorCall>,
+    /// The types of the call's columns.
+    pub types: Vec<DataType>,
+    /// What the range join does with a probe row without a match.
+    pub unmatched: Unmatched,
+}
+
+impl MergedStates {
+    /// The parts of an aggregate; `None` for another one.
+    #[must_use]
+    pub fn of(function: &AggregateUDF) -> Option<Self> {
+        let udaf = function.inner().downcast_ref::<MergeStatesUdaf>()?;
+        Some(Self {
+            call: Arc::clone(&udaf.call),
+            types: udaf.types.clone(),
+            unmatched: udaf.unmatched,
+        })
+    }
+
+    /// The aggregate.
+    ///
+    /// # Errors
+    /// DataFusion's, if the call does not accept the types.
+    pub fn aggregate(self) -> Result<AggregateUDF> {
+        let udaf = MergeStatesUdaf::try_new(&self.call, self.types, self.unmatched)?;
+        Ok(AggregateUDF::from(udaf))
+    }
+}
 
 /// The aggregate of another aggregate's states. A NULL state is that of a probe row without a match: no row, or one of
 /// NULLs if the join keeps it.

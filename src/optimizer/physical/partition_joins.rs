@@ -98,11 +98,11 @@ fn partition_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan
         let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
             return Ok(Transformed::no(plan));
         };
-        if join.mode() != JoinMode::Shared {
+        if join.mode() != JoinMode::Collected {
             return Ok(Transformed::no(plan));
         }
         if let Some(reason) = join.why_shared()? {
-            log::debug!("{} shares its build side: {reason}", join.label());
+            log::debug!("{} is not partitioned: {reason}", join.label());
             return Ok(Transformed::no(plan));
         }
         let partitioned = join.with_mode(JoinMode::Partitioned)?;

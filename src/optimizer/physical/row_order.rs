@@ -270,7 +270,7 @@ fn undivide(scan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPla
 
 /// Hides a plan from optimizer rules. Has its partitions, or puts them into one, the first one's rows first.
 #[derive(Debug)]
-struct OrderedRowsExec {
+pub struct OrderedRowsExec {
     hidden: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
 }
@@ -281,7 +281,10 @@ impl OrderedRowsExec {
         Self { hidden, properties }
     }
 
-    fn of_one_partition(hidden: Arc<dyn ExecutionPlan>) -> Self {
+    /// The rows of a plan in one partition, partition by partition.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_one_partition(hidden: Arc<dyn ExecutionPlan>) -> Self {
         let known = hidden.properties();
         if known.output_partitioning().partition_count() == 1 {
             return Self::new(hidden);
@@ -295,6 +298,13 @@ impl OrderedRowsExec {
         );
         let properties = Arc::new(properties);
         Self { hidden, properties }
+    }
+
+    /// The plan.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hidden(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.hidden
     }
 
     fn hidden_partitions(&self) -> usize {

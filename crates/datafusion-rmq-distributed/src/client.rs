@@ -1,0 +1,180 @@
+//! The session that plans queries and gives their parts to workers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{Distribution, ExecutionPlan};
+use datafusion_distributed::{
+    BroadcastExec, DesiredTaskCountEvent, DesiredTaskCountEventResponse, DesiredTaskCountHandler,
+    DistributedExt, SessionStateBuilderExt as _, WorkerResolver,
+};
+use datafusion_rmq::physical_plan::{JoinMode, PrepareIndexesExec, RangeJoinExec, WindowFrameExec};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
+use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
+
+/// Registers datafusion-rmq and datafusion-distributed with a session that is being built, in the order that they need:
+/// queries are planned with range joins and range lookups, and divided among the workers at the addresses of
+/// `resolver`.
+///
+/// Call it after the configuration, the catalog list and the optimizers' rules have been set, and after
+/// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner) in no case:
+/// this function calls it. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans;
+/// workers have one of the same release.
+///
+/// The searched side of a range join whose statistics tell that it has at most `broadcast_limit` bytes, or that do not
+/// tell, is sent to all tasks of the join. That of a larger one is sent to one task, unless the session partitions
+/// range joins (`rmq.join_mode = 'partitioned'`).
+#[must_use]
+pub fn client(
+    builder: SessionStateBuilder,
+    resolver: impl WorkerResolver + Send + Sync + 'static,
+    codec: &RmqCodec,
+    broadcast_limit: usize,
+) -> SessionStateBuilder {
+    let mut builder = builder.with_rmq_sharing(codec.indexes());
+    let config = builder.config().get_or_insert_default();
+    let extensions = &config.options().extensions;
+    let mut options = extensions.get::<RmqOptions>().cloned().unwrap_or_default();
+    if options.join_mode != JoinModeChoice::Partitioned {
+        options.join_mode = JoinModeChoice::Collected;
+    }
+    config.set_distributed_option_extension(options);
+    // `with_rmq_sharing` has set one.
+    let planner = std::mem::take(builder.query_planner());
+    if let Some(planner) = planner {
+        builder = builder.with_query_planner(Arc::new(ForWorkers {
+            planner,
+            broadcast_limit,
+        }));
+    }
+    builder
+        .with_distributed_worker_resolver(resolver)
+        .with_distributed_user_codec(codec.clone())
+        .with_distributed_desired_task_count_handler(OneTask)
+        .with_distributed_planner()
+}
+
+/// Makes the plans of another planner ready to be divided.
+#[derive(Debug)]
+struct ForWorkers {
+    planner: Arc<dyn QueryPlanner + Send + Sync>,
+    broadcast_limit: usize,
+}
+
+#[async_trait]
+impl QueryPlanner for ForWorkers {
+    async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = self
+            .planner
+            .create_physical_plan(logical_plan, session)
+            .await?;
+        let plan = plan.transform_up(|plan| {
+            let join = plan.downcast_ref::<RangeJoinExec>();
+            match join.filter(|join| self.may_broadcast(join)) {
+                Some(join) => Ok(Transformed::yes(with_broadcast(&plan, join)?)),
+                None => Ok(Transformed::no(plan)),
+            }
+        })?;
+        portable(plan.data)
+    }
+}
+
+impl ForWorkers {
+    /// Whether each task of the join may read its whole searched side.
+    fn may_broadcast(&self, join: &RangeJoinExec) -> bool {
+        if join.mode() != JoinMode::Collected || join.needs_one_task() {
+            return false;
+        }
+        let context = StatisticsContext::new();
+        let statistics = context.compute(join.build().as_ref(), &StatisticsArgs::new());
+        let bytes = statistics.map(|statistics| statistics.total_byte_size);
+        match bytes {
+            Ok(Precision::Exact(bytes) | Precision::Inexact(bytes))
+                if bytes > self.broadcast_limit =>
+            {
+                log::warn!(
+                    "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task \
+                     runs it; with SET rmq.join_mode = 'partitioned' both sides are divided by its equality keys, if it has any",
+                    join.label(),
+                    self.broadcast_limit
+                );
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The join, of which each task reads the whole searched side.
+///
+/// ```text
+///   RangeJoinExec: …, mode=Collected           RangeJoinExec: …, mode=Collected
+///     probe side                       ──▶       probe side
+///     CoalescePartitionsExec                     CoalescePartitionsExec
+///       searched side                              BroadcastExec
+///                                                    searched side
+/// ```
+fn with_broadcast(
+    plan: &Arc<dyn ExecutionPlan>,
+    join: &RangeJoinExec,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let build = join.build();
+    let gathered = build.downcast_ref::<CoalescePartitionsExec>();
+    let gathered = gathered.filter(|gathered| gathered.fetch().is_none());
+    let build = gathered.map_or(build, |gathered| gathered.input());
+    // The number of tasks is not known yet.
+    let copies = BroadcastExec::new(Arc::clone(build), 1);
+    let build = CoalescePartitionsExec::new(Arc::new(copies));
+    let inputs = vec![Arc::clone(join.probe()), Arc::new(build) as _];
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(inputs, options)
+}
+
+/// Keeps operators in one task that must not be divided. `datafusion-distributed` knows its own of DataFusion's, and
+/// divides the scan below any other.
+struct OneTask;
+
+#[async_trait]
+impl DesiredTaskCountHandler for OneTask {
+    async fn handle(
+        &self,
+        event: DesiredTaskCountEvent<'_>,
+    ) -> Option<Result<DesiredTaskCountEventResponse>> {
+        needs_one_task(event.plan).then(|| Ok(DesiredTaskCountEventResponse::maximum(1)))
+    }
+}
+
+fn needs_one_task(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
+        return match join.mode() {
+            JoinMode::Shared => true,
+            JoinMode::Collected => join.needs_one_task() || !is_broadcast(join.build()),
+            JoinMode::Partitioned => join.needs_one_task(),
+        };
+    }
+    let is_whole =
+        plan.is::<PrepareIndexesExec>() || plan.is::<WindowFrameExec>() || plan.is::<CarriedExec>();
+    let requirements = plan.input_distribution_requirements();
+    let mut inputs = requirements.per_child_distributions();
+    is_whole && inputs.any(|input| matches!(input, Distribution::SinglePartition))
+}
+
+/// Whether each task reads all rows of an input.
+fn is_broadcast(input: &Arc<dyn ExecutionPlan>) -> bool {
+    let gathered = input.downcast_ref::<CoalescePartitionsExec>();
+    gathered.is_some_and(|gathered| gathered.input().is::<BroadcastExec>())
+}

@@ -1,0 +1,365 @@
+//! The codec.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
+use datafusion::common::{Result, TableReference, not_impl_err, plan_err};
+use datafusion::execution::{SessionStateBuilder, TaskContext};
+use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
+use datafusion::physical_expr_common::physical_expr::proto_encode::PhysicalExprEncodeCtx;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::logical_plan::LogicalExtensionCodec;
+use datafusion_proto::physical_plan::{
+    DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::proto_error;
+use datafusion_rmq::parts::{
+    FunctionParts, MergedStates, NoteExec, OrderedRowsExec, named_functions,
+};
+use datafusion_rmq::physical_plan::{
+    PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec, UniqueGroupsExec,
+    WindowFrameExec,
+};
+use datafusion_rmq::{SessionStateBuilderExt, SharedIndexes};
+
+use crate::carrier::{CarriedExec, over_placeholders, with_inputs};
+use crate::convert::{Decoder, Encoder};
+use crate::messages::{self, Operator, OperatorKind};
+use crate::shared_parts::SharedParts;
+use crate::{envelope, functions, range_join, range_lookup};
+
+/// Writes and reads the operators and functions of datafusion-rmq.
+///
+/// A clone is the same codec. Those of a process should be clones of one: it has the indexes that are kept from query to
+/// query, and the devices.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use datafusion::execution::SessionStateBuilder;
+/// # use datafusion::prelude::*;
+/// # use datafusion_proto::bytes::*;
+/// # use datafusion_rmq::SessionStateBuilderExt;
+/// # use datafusion_rmq_proto::RmqCodec;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> datafusion::error::Result<()> {
+/// let session = SessionStateBuilder::new_with_default_features().with_rmq().build();
+/// let ctx = SessionContext::new_with_state(session);
+/// ctx.sql("SET rmq.join_mode = 'collected'").await?;
+/// ctx.sql("CREATE TABLE p AS SELECT value AS k FROM generate_series(1, 1000)").await?.collect().await?;
+/// let query = "SELECT (SELECT count(*) FROM p WHERE p.k BETWEEN q.k AND q.k + 9) AS n FROM p AS q";
+/// let plan = ctx.sql(query).await?.create_physical_plan().await?;
+///
+/// let codec = RmqCodec::default();
+/// let bytes = physical_plan_to_bytes_with_extension_codec(plan, &codec)?;
+/// let plan = physical_plan_from_bytes_with_extension_codec(&bytes, &ctx.task_ctx(), &codec)?;
+/// # let rows = datafusion::physical_plan::collect(plan, ctx.task_ctx()).await?;
+/// # assert_eq!(rows.iter().map(|b| b.num_rows()).sum::<usize>(), 1000);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RmqCodec {
+    shared: Arc<SharedParts>,
+    /// Writes and reads what is not of datafusion-rmq.
+    others: Option<Arc<dyn PhysicalExtensionCodec>>,
+    /// The functions that expressions within functions call.
+    functions: Arc<TaskContext>,
+}
+
+impl Default for RmqCodec {
+    fn default() -> Self {
+        Self::new(SharedIndexes::default())
+    }
+}
+
+impl RmqCodec {
+    /// A codec whose range joins and lookups use these indexes and their devices where they are executed.
+    #[must_use]
+    pub fn new(indexes: SharedIndexes) -> Self {
+        let session = SessionStateBuilder::new_with_default_features();
+        Self {
+            functions: session.with_rmq_sharing(&indexes).build().task_ctx(),
+            shared: Arc::new(SharedParts::new(indexes)),
+            others: None,
+        }
+    }
+
+    /// The same codec, with another one for operators and functions that are not of datafusion-rmq. Both sides must have
+    /// the same.
+    #[must_use]
+    pub fn with_others(self, others: Arc<dyn PhysicalExtensionCodec>) -> Self {
+        Self {
+            others: Some(others),
+            ..self
+        }
+    }
+
+    /// The same codec, with the functions of a session for the arguments of aggregates that may fail (`sum(1 / my_udf(v))`),
+    /// which are evaluated as they were written. The default is DataFusion's functions.
+    #[must_use]
+    pub fn with_functions(self, functions: Arc<TaskContext>) -> Self {
+        Self { functions, ..self }
+    }
+
+    /// The codec for what is not of datafusion-rmq.
+    fn others(&self) -> &dyn PhysicalExtensionCodec {
+        match &self.others {
+            Some(others) => others.as_ref(),
+            None => &DefaultPhysicalExtensionCodec {},
+        }
+    }
+
+    /// The indexes that are kept from query to query.
+    #[must_use]
+    pub fn indexes(&self) -> &SharedIndexes {
+        self.shared.indexes()
+    }
+}
+
+/// Whether the codec writes an operator itself.
+pub(crate) fn is_ours(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<RangeJoinExec>()
+        || plan.is::<RangeLookupExec>()
+        || plan.is::<PrepareIndexesExec>()
+        || plan.is::<WindowFrameExec>()
+        || plan.is::<OrderedRowsExec>()
+        || plan.is::<CarriedExec>()
+        || plan.is::<NoteExec>()
+        || plan.is::<UniqueGroupsExec>()
+        || plan.is::<ReplayExec>()
+}
+
+/// The message of an operator; `None` for one that is not of datafusion-rmq.
+fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<OperatorKind>> {
+    let over_placeholders = |operator| encoder.plan(&over_placeholders(operator)?);
+    Ok(Some(
+        if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
+            OperatorKind::RangeJoin(range_join::write(join, encoder)?)
+        } else if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
+            OperatorKind::RangeLookup(range_lookup::write(lookup, encoder)?)
+        } else if let Some(prepare) = plan.downcast_ref::<PrepareIndexesExec>() {
+            OperatorKind::PrepareIndexes(range_lookup::write_prepare(prepare, encoder)?)
+        } else if let Some(frames) = plan.downcast_ref::<WindowFrameExec>() {
+            OperatorKind::WindowFrame(over_placeholders(frames.window())?)
+        } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
+            OperatorKind::OrderedRows(encoder.plan(rows.hidden())?)
+        } else if let Some(carried) = plan.downcast_ref::<CarriedExec>() {
+            OperatorKind::Carried(over_placeholders(carried.operator())?)
+        } else if plan.is::<NoteExec>() {
+            OperatorKind::Note(messages::Nothing {})
+        } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
+            return plan_err!(
+                "{} shares memory with another operator and can't be sent to another process: plan the query with SET \
+                 rmq.join_mode = 'collected' or 'partitioned'",
+                plan.name()
+            );
+        } else {
+            return Ok(None);
+        },
+    ))
+}
+
+fn one_input(inputs: &[Arc<dyn ExecutionPlan>]) -> Result<[Arc<dyn ExecutionPlan>; 1]> {
+    let inputs = inputs.to_vec().try_into();
+    inputs.map_err(|_| proto_error("the operator has one input"))
+}
+
+impl PhysicalExtensionCodec for RmqCodec {
+    fn try_decode(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        ctx: &TaskContext,
+        proto_converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(others) = self.others.as_ref().filter(|_| !envelope::is_framed(buf)) {
+            return others.try_decode(buf, inputs, ctx, proto_converter);
+        }
+        let operator: Operator = envelope::read(buf)?;
+        let decoder = Decoder {
+            codec: self,
+            converter: proto_converter,
+            context: ctx,
+        };
+        match &operator.kind {
+            Some(OperatorKind::RangeJoin(join)) => {
+                let inputs = inputs.to_vec().try_into();
+                let inputs = inputs.map_err(|_| proto_error("a range join has two inputs"))?;
+                let join = range_join::read(join, inputs, decoder, self.indexes())?;
+                Ok(Arc::new(join))
+            }
+            Some(OperatorKind::RangeLookup(lookup)) => {
+                let input = one_input(inputs)?;
+                let lookup = range_lookup::read(lookup, input, decoder, &self.shared)?;
+                Ok(Arc::new(lookup))
+            }
+            Some(OperatorKind::PrepareIndexes(prepare)) => {
+                let input = one_input(inputs)?;
+                let prepare = range_lookup::read_prepare(prepare, input, decoder, &self.shared)?;
+                Ok(Arc::new(prepare))
+            }
+            Some(OperatorKind::WindowFrame(window)) => {
+                let window = with_inputs(&decoder.plan(window)?, inputs.to_vec())?;
+                Ok(Arc::new(WindowFrameExec::of_window(window)?))
+            }
+            Some(OperatorKind::OrderedRows(rows)) => {
+                let rows = OrderedRowsExec::of_one_partition(decoder.plan(rows)?);
+                Ok(Arc::new(rows))
+            }
+            Some(OperatorKind::Carried(operator)) => {
+                let operator = with_inputs(&decoder.plan(operator)?, inputs.to_vec())?;
+                Ok(Arc::new(CarriedExec::new(operator)))
+            }
+            Some(OperatorKind::Note(_)) => {
+                let [input] = one_input(inputs)?;
+                Ok(input)
+            }
+            None => Err(proto_error("an operator is of a kind")),
+        }
+    }
+
+    fn try_encode(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        buf: &mut Vec<u8>,
+        proto_converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        let encoder = Encoder {
+            codec: self,
+            converter: proto_converter,
+        };
+        match message(node.as_ref(), encoder)? {
+            Some(kind) => {
+                let kind = Some(kind);
+                envelope::write(&Operator { kind }, buf);
+                Ok(())
+            }
+            None => self.others().try_encode(node, buf, proto_converter),
+        }
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        if envelope::is_framed(buf) {
+            let message = envelope::read(buf)?;
+            let exprs = InExpressions(self.clone());
+            let slot = |id| self.shared.slot(id);
+            let function = functions::read_scalar(&message, &self.functions, &exprs, slot)?;
+            return Ok(Arc::new(function));
+        }
+        let (scalars, _) = named_functions();
+        let known = scalars.into_iter().find(|f| f.name() == name);
+        match known.filter(|_| buf.is_empty()) {
+            Some(function) => Ok(Arc::new(function)),
+            None => self.others().try_decode_udf(name, buf),
+        }
+    }
+
+    fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match FunctionParts::of(node) {
+            Some(parts) => {
+                let message = functions::write_scalar(&parts, &InExpressions(self.clone()))?;
+                envelope::write(&message, buf);
+                Ok(())
+            }
+            None => self.others().try_encode_udf(node, buf),
+        }
+    }
+
+    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        if envelope::is_framed(buf) {
+            let message = envelope::read(buf)?;
+            let function = functions::read_merged(&message, self, &self.functions)?;
+            return Ok(Arc::new(function));
+        }
+        let (_, aggregates) = named_functions();
+        let known = aggregates.into_iter().find(|f| f.name() == name);
+        match known.filter(|_| buf.is_empty()) {
+            Some(function) => Ok(Arc::new(function)),
+            None => self.others().try_decode_udaf(name, buf),
+        }
+    }
+
+    fn try_encode_udaf(&self, node: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match MergedStates::of(node) {
+            Some(states) => {
+                envelope::write(&functions::write_merged(&states, self)?, buf);
+                Ok(())
+            }
+            None => self.others().try_encode_udaf(node, buf),
+        }
+    }
+
+    fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
+        self.others().try_decode_udwf(name, buf)
+    }
+
+    fn try_encode_udwf(&self, node: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.others().try_encode_udwf(node, buf)
+    }
+
+    fn try_decode_expr(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn PhysicalExpr>],
+        ctx: &PhysicalExprDecodeCtx<'_>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        self.others().try_decode_expr(buf, inputs, ctx)
+    }
+
+    fn try_encode_expr(
+        &self,
+        node: &Arc<dyn PhysicalExpr>,
+        buf: &mut Vec<u8>,
+        ctx: &PhysicalExprEncodeCtx<'_>,
+    ) -> Result<()> {
+        self.others().try_encode_expr(node, buf, ctx)
+    }
+}
+
+/// Writes and reads the functions of logical expressions, those that functions are made of.
+#[derive(Debug)]
+struct InExpressions(RmqCodec);
+
+impl LogicalExtensionCodec for InExpressions {
+    fn try_decode(
+        &self,
+        _buf: &[u8],
+        _inputs: &[LogicalPlan],
+        _ctx: &TaskContext,
+    ) -> Result<Extension> {
+        not_impl_err!("expressions of functions have no plans")
+    }
+
+    fn try_encode(&self, _node: &Extension, _buf: &mut Vec<u8>) -> Result<()> {
+        not_impl_err!("expressions of functions have no plans")
+    }
+
+    fn try_decode_table_provider(
+        &self,
+        _buf: &[u8],
+        table_ref: &TableReference,
+        _schema: SchemaRef,
+        _ctx: &TaskContext,
+    ) -> Result<Arc<dyn TableProvider>> {
+        not_impl_err!("expressions of functions have no tables: {table_ref}")
+    }
+
+    fn try_encode_table_provider(
+        &self,
+        table_ref: &TableReference,
+        _node: Arc<dyn TableProvider>,
+        _buf: &mut Vec<u8>,
+    ) -> Result<()> {
+        not_impl_err!("expressions of functions have no tables: {table_ref}")
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        self.0.try_decode_udf(name, buf)
+    }
+
+    fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.0.try_encode_udf(node, buf)
+    }
+}

@@ -1,0 +1,172 @@
+//! Range lookups, and the relations that they share.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, plan_err};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_rmq::parts::{
+    CallParts, LookupParts, RelationParts, RequiredIndexParts, SharedRelation, prepare_indexes,
+    range_lookup,
+};
+use datafusion_rmq::physical_plan::{PrepareIndexesExec, RangeLookupExec};
+use datafusion_rmq::{EngineChoice, Extreme, RangeFunction, RmqOptions};
+
+use crate::convert::{Decoder, Encoder};
+use crate::messages;
+use crate::shared_parts::SharedParts;
+use crate::values::{Choice, arrow_type, data_type, size};
+
+/// The most bytes of a table in memory that are sent with a plan.
+pub(crate) const MAX_MEMORY_BYTES: usize = 16 << 20;
+
+/// The message of a range lookup.
+pub(crate) fn write(lookup: &RangeLookupExec, encoder: Encoder) -> Result<messages::RangeLookup> {
+    let calls = lookup.calls().iter().map(|call| {
+        let threshold = call.threshold.as_ref();
+        Ok(messages::RangeCall {
+            function: call.function.number()?,
+            relation: write_relation(&SharedRelation::of_call(call), encoder)?,
+            column: call.column.clone(),
+            left: encoder.expr(&call.left)?,
+            right: encoder.expr(&call.right)?,
+            threshold: threshold.map(|e| encoder.expr(e)).transpose()?,
+            output: call.output.clone(),
+            data_type: arrow_type(&call.data_type)?,
+            volatile: call.volatile,
+        })
+    });
+    let calls = calls.collect::<Result<_>>()?;
+    Ok(messages::RangeLookup { calls })
+}
+
+/// The range lookup of a message.
+pub(crate) fn read(
+    message: &messages::RangeLookup,
+    [input]: [Arc<dyn ExecutionPlan>; 1],
+    decoder: Decoder,
+    shared: &SharedParts,
+) -> Result<RangeLookupExec> {
+    let schema = input.schema();
+    let calls = message.calls.iter().map(|call| {
+        let threshold = call.threshold.as_ref();
+        Ok(CallParts {
+            function: RangeFunction::of_number(call.function)?,
+            relation: read_relation(&call.relation, decoder, shared)?,
+            column: call.column.clone(),
+            left: decoder.expr(&call.left, &schema)?,
+            right: decoder.expr(&call.right, &schema)?,
+            threshold: threshold.map(|e| decoder.expr(e, &schema)).transpose()?,
+            output: call.output.clone(),
+            data_type: data_type(&call.data_type)?,
+            volatile: call.volatile,
+        })
+    });
+    let calls = calls.collect::<Result<_>>()?;
+    range_lookup(input, calls)
+}
+
+/// The message of an operator that prepares indexes.
+pub(crate) fn write_prepare(
+    prepare: &PrepareIndexesExec,
+    encoder: Encoder,
+) -> Result<messages::PrepareIndexes> {
+    let lookups = prepare.lookups().iter().map(|lookup| {
+        Ok(messages::IndexLookup {
+            function: lookup.function.number()?,
+            relation: write_relation(&SharedRelation::of_lookup(lookup), encoder)?,
+            column: lookup.column.clone(),
+            slot: lookup.slot.id(),
+        })
+    });
+    Ok(messages::PrepareIndexes {
+        lookups: lookups.collect::<Result<_>>()?,
+        run: prepare.run().to_string(),
+        is_collected: prepare.is_collected(),
+    })
+}
+
+/// The operator of a message that prepares indexes.
+pub(crate) fn read_prepare(
+    message: &messages::PrepareIndexes,
+    [input]: [Arc<dyn ExecutionPlan>; 1],
+    decoder: Decoder,
+    shared: &SharedParts,
+) -> Result<PrepareIndexesExec> {
+    let lookups = message.lookups.iter().map(|lookup| {
+        let function = RangeFunction::of_number(lookup.function)?;
+        let relation = read_relation(&lookup.relation, decoder, shared)?;
+        let slot = shared.slot(lookup.slot);
+        Ok((function, relation, lookup.column.clone(), slot))
+    });
+    let lookups: Vec<LookupParts> = lookups.collect::<Result<_>>()?;
+    prepare_indexes(input, lookups, &message.run, message.is_collected)
+}
+
+fn write_relation(relation: &SharedRelation, encoder: Encoder) -> Result<messages::Relation> {
+    let parts = relation.parts()?;
+    let bytes = memory_bytes(&parts.plan);
+    if bytes > MAX_MEMORY_BYTES {
+        return plan_err!(
+            "the rows of {} are in memory, {bytes} bytes, and a plan that is sent to another process may have {MAX_MEMORY_BYTES} \
+             bytes of rows: write the table to files that all processes can read",
+            parts.label
+        );
+    }
+    let indexes = parts.indexes.iter().map(|index| {
+        Ok(messages::RequiredIndex {
+            column: index.column.clone(),
+            extreme: index.extreme.number()?,
+            ranges: index.ranges.map(|ranges| ranges as u64),
+            in_expression: index.in_expression,
+        })
+    });
+    Ok(messages::Relation {
+        id: relation.id(),
+        label: parts.label,
+        is_subquery: parts.is_subquery,
+        plan: encoder.plan(&parts.plan)?,
+        indexes: indexes.collect::<Result<_>>()?,
+    })
+}
+
+fn read_relation(
+    message: &messages::Relation,
+    decoder: Decoder,
+    shared: &SharedParts,
+) -> Result<SharedRelation> {
+    let make = || {
+        let indexes = message.indexes.iter().map(|index| {
+            Ok(RequiredIndexParts {
+                column: index.column.clone(),
+                extreme: Extreme::of_number(index.extreme)?,
+                ranges: index.ranges.map(size).transpose()?,
+                in_expression: index.in_expression,
+            })
+        });
+        let parts = RelationParts {
+            label: message.label.clone(),
+            is_subquery: message.is_subquery,
+            plan: decoder.plan(&message.plan)?,
+            indexes: indexes.collect::<Result<_>>()?,
+        };
+        let extensions = &decoder.context.session_config().options().extensions;
+        let options = extensions.get::<RmqOptions>();
+        let engine = options.map_or(EngineChoice::Auto, |options| options.engine);
+        parts.relation(engine, shared.indexes())
+    };
+    shared.relation(message.id, make)
+}
+
+/// Bytes of tables in memory that a plan reads, which are sent with it.
+pub(crate) fn memory_bytes(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let source = plan.downcast_ref::<DataSourceExec>();
+    let memory = source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
+    let batches = memory
+        .into_iter()
+        .flat_map(|memory| memory.partitions().iter().flatten());
+    let bytes: usize = batches.map(|batch| batch.get_array_memory_size()).sum();
+    let inputs = plan.children().into_iter().map(memory_bytes);
+    bytes + inputs.sum::<usize>()
+}

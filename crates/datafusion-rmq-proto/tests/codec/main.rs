@@ -1,0 +1,6 @@
+//! Plans go through bytes and return the same rows.
+
+mod bytes;
+mod round_trips;
+mod sql_files;
+mod support;

@@ -1,0 +1,21 @@
+//! All `.slt` files, whose queries are executed after they were written and read.
+
+use futures::FutureExt;
+use rmq_testing::sql_files::{SqlFiles, writes_results};
+
+use crate::support::through_bytes;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_files_pass_through_bytes() {
+    if writes_results() {
+        return;
+    }
+    let files = SqlFiles {
+        root: concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+        session: through_bytes,
+        plan: |ctx, sql| datafusion_rmq::sql(ctx, sql).boxed(),
+        labels: &["collected"],
+        may_differ: |sql| sql.to_ascii_uppercase().starts_with("EXPLAIN"),
+    };
+    files.pass().await;
+}

@@ -1,0 +1,160 @@
+//! The functions that rules put into plans, for codecs: those that are known by their name, and what the others are made
+//! of besides their arguments.
+
+use arrow::datatypes::DataType;
+use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};
+
+use crate::common::range_function::RangeFunction;
+use crate::expr::decimal_average::DecimalAverageUdf;
+use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
+use crate::expr::interval_product::IntervalProductUdf;
+use crate::expr::key_bound::KeyBoundUdf;
+use crate::expr::late_error::{FallibleUdf, RaiseUdf};
+use crate::expr::nullable::NullableUdf;
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use crate::expr::total_order::TotalOrderUdaf;
+use rmq_engine::{Comparison, Extreme};
+
+/// The functions that rules put into plans and that are known by their name: a session that executes such plans
+/// registers them.
+#[must_use]
+pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
+    let scalars = vec![
+        ScalarUDF::from(IntervalProductUdf::new()),
+        ScalarUDF::from(NullableUdf::new()),
+        ScalarUDF::from(RaiseUdf::new()),
+    ];
+    let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
+    (scalars, extremes.map(AggregateUDF::from).to_vec())
+}
+
+/// A function, and what it is made of.
+#[derive(Debug, Clone)]
+pub enum FunctionParts {
+    /// A bound in the type of a key: `comparison` of `key * factor` and `bound * bound_factor + offset`.
+    KeyBound {
+        /// How the key compares with the bound.
+        comparison: Comparison,
+        /// The factors of the key and of the bound.
+        factors: (i128, i128),
+        /// What is added to the bound.
+        offset: i128,
+        /// What is added at the other end, if both ends are about a difference that may wrap around.
+        opposite: Option<i128>,
+        /// The type of the key.
+        key_type: DataType,
+    },
+    /// Bytes in the order of values.
+    OrderKey {
+        /// For each value whether its order is descending, and whether NULL comes first.
+        orders: Vec<(bool, bool)>,
+    },
+    /// The bytes before, or after, all whose first value is a bound.
+    OrderBound {
+        /// The number of values if the bytes are after the others.
+        after: Option<usize>,
+    },
+    /// The average of decimals, of their sum and count.
+    DecimalAverage {
+        /// Its type.
+        average: DataType,
+    },
+    /// The value of an expression that may fail, or its error.
+    Fallible {
+        /// Whether it is the error.
+        is_error: bool,
+        /// The expression, over columns that are named by the index of the argument.
+        expr: Box<Expr>,
+        /// The types of the arguments.
+        types: Vec<DataType>,
+        /// The type of the value.
+        data_type: DataType,
+    },
+    /// A range function that an expression computes, of an index that an operator has prepared.
+    IndexLookup {
+        /// The function.
+        function: RangeFunction,
+        /// The type of its result.
+        data_type: DataType,
+        /// Where the expression finds the index.
+        slot: IndexSlot,
+    },
+}
+
+impl FunctionParts {
+    /// The parts of a function; `None` for one that is known by its name.
+    #[must_use]
+    pub fn of(function: &ScalarUDF) -> Option<Self> {
+        let inner = function.inner();
+        if let Some(udf) = inner.downcast_ref::<KeyBoundUdf>() {
+            return Some(Self::KeyBound {
+                comparison: udf.comparison,
+                factors: (udf.factor, udf.bound_factor),
+                offset: udf.offset,
+                opposite: udf.opposite,
+                key_type: udf.key_type.clone(),
+            });
+        }
+        if let Some(udf) = inner.downcast_ref::<OrderKeyUdf>() {
+            let orders = udf.orders.clone();
+            return Some(Self::OrderKey { orders });
+        }
+        if let Some(udf) = inner.downcast_ref::<OrderBoundUdf>() {
+            return Some(Self::OrderBound { after: udf.after });
+        }
+        if let Some(udf) = inner.downcast_ref::<DecimalAverageUdf>() {
+            let average = udf.average.clone();
+            return Some(Self::DecimalAverage { average });
+        }
+        if let Some(udf) = inner.downcast_ref::<FallibleUdf>() {
+            return Some(Self::Fallible {
+                is_error: udf.is_error(),
+                expr: Box::new(udf.expr.clone()),
+                types: udf.types.clone(),
+                data_type: udf.data_type.clone(),
+            });
+        }
+        let udf = inner.downcast_ref::<IndexLookupUdf>()?;
+        Some(Self::IndexLookup {
+            function: udf.function(),
+            data_type: udf.data_type.clone(),
+            slot: udf.slot().clone(),
+        })
+    }
+}
+
+impl From<FunctionParts> for ScalarUDF {
+    fn from(parts: FunctionParts) -> Self {
+        match parts {
+            FunctionParts::KeyBound {
+                comparison,
+                factors,
+                offset,
+                opposite,
+                key_type,
+            } => {
+                let udf = KeyBoundUdf::new(comparison, factors, key_type).with_offset(offset);
+                Self::from(match opposite {
+                    Some(opposite) => udf.with_opposite(opposite),
+                    None => udf,
+                })
+            }
+            FunctionParts::OrderKey { orders } => Self::from(OrderKeyUdf::new(orders)),
+            FunctionParts::OrderBound { after } => Self::from(OrderBoundUdf::new(after)),
+            FunctionParts::DecimalAverage { average } => {
+                Self::from(DecimalAverageUdf::new(average))
+            }
+            FunctionParts::Fallible {
+                is_error,
+                expr,
+                types,
+                data_type,
+            } => Self::from(FallibleUdf::new(is_error, *expr, types, data_type)),
+            FunctionParts::IndexLookup {
+                function,
+                data_type,
+                slot,
+            } => Self::from(IndexLookupUdf::new(function, data_type, slot)),
+        }
+    }
+}
