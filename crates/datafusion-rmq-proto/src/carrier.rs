@@ -31,6 +31,9 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 use datafusion_rmq::parts::{FunctionParts, MergedStates};
+use datafusion_rmq::physical_plan::WindowFrameExec;
+
+use crate::windows::check_windows;
 
 /// An operator that is written as one of this crate's.
 #[derive(Debug)]
@@ -42,9 +45,14 @@ pub struct CarriedExec {
 /// name alone, so that a worker would not know them. Operators of this crate are written as they are.
 ///
 /// # Errors
-/// DataFusion's, if an operator can't be put above a wrapped one.
+/// A planning error for window functions that DataFusion does not write as they are: FILTER, and IGNORE NULLS of a
+/// function that is no aggregate. DataFusion's, if an operator can't be put above a wrapped one.
 pub fn portable(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = plan.transform_up(|plan| {
+        match plan.downcast_ref::<WindowFrameExec>() {
+            Some(frames) => check_windows(frames.window().as_ref())?,
+            None => check_windows(plan.as_ref())?,
+        }
         Ok(match has_made_functions(&plan)? {
             true => Transformed::yes(Arc::new(CarriedExec::new(plan))),
             false => Transformed::no(plan),

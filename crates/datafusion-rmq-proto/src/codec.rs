@@ -29,6 +29,7 @@ use crate::carrier::{CarriedExec, over_placeholders, with_inputs};
 use crate::convert::{Decoder, Encoder};
 use crate::messages::{self, Operator, OperatorKind};
 use crate::shared_parts::SharedParts;
+use crate::windows::check_windows;
 use crate::{envelope, functions, range_join, range_lookup};
 
 /// Writes and reads the operators and functions of datafusion-rmq.
@@ -142,6 +143,7 @@ fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<Operator
         } else if let Some(prepare) = plan.downcast_ref::<PrepareIndexesExec>() {
             OperatorKind::PrepareIndexes(range_lookup::write_prepare(prepare, encoder)?)
         } else if let Some(frames) = plan.downcast_ref::<WindowFrameExec>() {
+            check_windows(frames.window().as_ref())?;
             OperatorKind::WindowFrame(over_placeholders(frames.window())?)
         } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
             OperatorKind::OrderedRows(encoder.plan(rows.hidden())?)

@@ -24,6 +24,7 @@ mod range_join;
 mod range_lookup;
 mod shared_parts;
 mod values;
+mod windows;
 
 pub use carrier::{CarriedExec, portable};
 pub use codec::RmqCodec;

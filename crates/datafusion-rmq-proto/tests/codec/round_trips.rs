@@ -3,7 +3,7 @@
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
-use datafusion_rmq_proto::RmqCodec;
+use datafusion_rmq_proto::{RmqCodec, portable};
 
 use crate::support::{builder, copy};
 
@@ -157,6 +157,40 @@ async fn run(ctx: &SessionContext, sql: &str) {
         .collect()
         .await;
     rows.unwrap_or_else(|e| panic!("{sql}: {e}"));
+}
+
+/// What DataFusion would lose.
+#[tokio::test(flavor = "multi_thread")]
+async fn clauses_of_windows_that_are_not_written_are_an_error() {
+    let codec = RmqCodec::default();
+    let ctx = session(&codec).await;
+    for (sql, clause) in [
+        (
+            "SELECT sum(v) FILTER (WHERE k > 3) OVER (ORDER BY id) FROM p",
+            "FILTER of",
+        ),
+        (
+            "SELECT last_value(v) IGNORE NULLS OVER (ORDER BY id) FROM p",
+            "IGNORE NULLS of",
+        ),
+        (
+            "SELECT last_value(v) IGNORE NULLS OVER (ORDER BY id ROWS 50 PRECEDING) FROM p",
+            "IGNORE NULLS of",
+        ),
+    ] {
+        let plan = ctx
+            .sql(sql)
+            .await
+            .expect(sql)
+            .create_physical_plan()
+            .await
+            .expect(sql);
+        let error = portable(plan).expect_err(sql).to_string();
+        assert!(
+            error.contains(clause) && error.contains("can't be sent"),
+            "{sql}: {error}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

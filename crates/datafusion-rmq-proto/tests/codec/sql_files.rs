@@ -15,7 +15,13 @@ async fn sql_files_pass_through_bytes() {
         session: through_bytes,
         plan: |ctx, sql| datafusion_rmq::sql(ctx, sql).boxed(),
         labels: &["collected"],
-        may_differ: |sql| sql.to_ascii_uppercase().starts_with("EXPLAIN"),
+        may_differ: |sql| {
+            // Indexes of range functions are those of one query then. By ROLLUP of two columns that a join says are
+            // equal, DataFusion sorts by one of them.
+            let parts = ["rmq_indexes()", "ROLLUP(q.sym, p.sym)"];
+            let is_plan = sql.to_ascii_uppercase().starts_with("EXPLAIN");
+            is_plan || parts.iter().any(|part| sql.contains(part))
+        },
     };
     files.pass().await;
 }

@@ -16,7 +16,7 @@ use datafusion_proto::bytes::{
     physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
 };
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
-use datafusion_rmq_proto::RmqCodec;
+use datafusion_rmq_proto::{RmqCodec, portable};
 
 /// A session with four partitions whose joins may be sent, and whose indexes are those of the codec.
 pub fn builder(codec: &RmqCodec) -> SessionStateBuilder {
@@ -74,19 +74,27 @@ impl QueryPlanner for ThroughBytes {
         if !is_query || !is_written(&plan) {
             return Ok(plan);
         }
-        copy(plan, &self.codec, state)
+        match portable(Arc::clone(&plan)) {
+            Ok(portable) => copy(portable, &self.codec, state),
+            // It says why it can't be sent.
+            Err(_) => Ok(plan),
+        }
     }
 }
 
 /// Whether DataFusion writes the operators of a plan that are its own.
 fn is_written(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let is_unknown = matches!(
-        plan.name(),
-        "DataSinkExec"
-            | "StreamingTableExec"
-            | "LazyMemoryExec"
-            | "RecursiveQueryExec"
-            | "WorkTableExec"
-    );
+    // Subqueries of one value are read only by expressions of DataFusion's own operators.
+    let unknown = [
+        "DataSinkExec",
+        "DmlResultExec",
+        "LazyMemoryExec",
+        "PiecewiseMergeJoinExec",
+        "RecursiveQueryExec",
+        "ScalarSubqueryExec",
+        "StreamingTableExec",
+        "WorkTableExec",
+    ];
+    let is_unknown = unknown.contains(&plan.name());
     !is_unknown && plan.children().into_iter().all(is_written)
 }

@@ -1,0 +1,43 @@
+//! What DataFusion 55 does not write of window functions. Reading them gives other functions, without an error.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, plan_err};
+use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
+
+/// Checks that an operator, if it is a window operator, is read as it was written.
+///
+/// # Errors
+/// A planning error for FILTER, and for IGNORE NULLS of a function that is no aggregate.
+pub(crate) fn check_windows(plan: &dyn ExecutionPlan) -> Result<()> {
+    let functions = if let Some(bounded) = plan.downcast_ref::<BoundedWindowAggExec>() {
+        bounded.window_expr()
+    } else if let Some(whole) = plan.downcast_ref::<WindowAggExec>() {
+        whole.window_expr()
+    } else {
+        return Ok(());
+    };
+    for function in functions {
+        if let Some(clause) = lost_clause(function) {
+            return plan_err!(
+                "{clause} of the window function {} can't be sent to another process: DataFusion 55 does not write it",
+                function.name()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn lost_clause(function: &Arc<dyn WindowExpr>) -> Option<&'static str> {
+    // DataFusion 55 has no other way to tell.
+    if let Some(standard) = function.as_any().downcast_ref::<StandardWindowExpr>() {
+        let function = standard.get_standard_func_expr();
+        let udf = function.as_any().downcast_ref::<WindowUDFExpr>()?;
+        let ignores_nulls = format!("{udf:?}").ends_with("ignore_nulls: true }");
+        return ignores_nulls.then_some("IGNORE NULLS");
+    }
+    let has_filter = !format!("{function:?}").ends_with("filter: None }");
+    has_filter.then_some("FILTER")
+}
