@@ -1,0 +1,87 @@
+//! Queries return what one node returns, ties included, with their joins in several tasks.
+
+use std::sync::Arc;
+
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use datafusion_distributed::{NetworkBoundaryExt, display_plan_ascii};
+use datafusion_rmq::JoinModeChoice;
+use datafusion_rmq::physical_plan::RangeJoinExec;
+
+use crate::queries::{QUERIES, TABLES};
+use crate::support::{CLUSTER, distributed, lines, local, move_to_files, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_return_what_one_node_returns() {
+    let one = local();
+    for table in TABLES {
+        run(&one, table).await;
+    }
+    move_to_files(&one).await.expect("files");
+    let mut several = 0;
+    for mode in [JoinModeChoice::Collected, JoinModeChoice::Partitioned] {
+        let ctx = distributed(CLUSTER.clone(), mode);
+        for name in ["p", "q"] {
+            let table = one.table_provider(name).await.expect("a table");
+            ctx.register_table(name, table).expect("a new table");
+        }
+        for ctx in [&one, &ctx] {
+            run(ctx, "SET rmq.range_joins = 'always'").await;
+        }
+        for (sql, _) in QUERIES {
+            let frame = datafusion_rmq::sql(&ctx, sql).await.expect(sql);
+            let plan = frame.create_physical_plan().await;
+            let plan = plan.unwrap_or_else(|e| panic!("{sql}: {e}"));
+            several += usize::from(most_tasks_of_joins(&plan, 1) > 1);
+            let expected = lines(&one, sql).await.expect(sql);
+            let found = lines(&ctx, sql).await;
+            let text = || display_plan_ascii(plan.as_ref(), false);
+            let found = found.unwrap_or_else(|e| panic!("{mode}: {sql}: {e}\n{}", text()));
+            assert!(expected.len() > 4, "{sql} has rows");
+            assert!(found == expected, "{mode}: {sql}\n{}\n{found:#?}", text());
+        }
+    }
+    println!("range joins in several tasks: {several}");
+    assert!(several >= 15, "{several}");
+}
+
+/// The most tasks of a stage with a range join.
+fn most_tasks_of_joins(plan: &Arc<dyn ExecutionPlan>, tasks: usize) -> usize {
+    let boundary = plan.as_network_boundary();
+    let tasks = boundary.map_or(tasks, |boundary| boundary.input_stage().task_count());
+    let own = if plan.is::<RangeJoinExec>() { tasks } else { 0 };
+    let children = plan.children().into_iter();
+    let below = children.map(|child| most_tasks_of_joins(child, tasks));
+    below.max().unwrap_or(0).max(own)
+}
+
+/// Which joins are divided.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_show_their_stages() {
+    let ctx = distributed(CLUSTER.clone(), JoinModeChoice::Collected);
+    for table in TABLES {
+        run(&ctx, table).await;
+    }
+    move_to_files(&ctx).await.expect("files");
+    run(&ctx, "SET rmq.range_joins = 'always'").await;
+    let plan = |sql: &'static str| {
+        let ctx = ctx.clone();
+        async move {
+            let frame = ctx.sql(sql).await.expect(sql);
+            frame.create_physical_plan().await.expect(sql)
+        }
+    };
+    // Each task has the whole searched side.
+    let sql =
+        "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k AND q.b) FROM q";
+    let text = display_plan_ascii(plan(sql).await.as_ref(), false);
+    assert!(text.contains("BroadcastExec"), "{text}");
+    // One task: rows of the searched side are returned by whether they matched, or the order of rows decides.
+    for sql in [
+        "SELECT q.id, p.id FROM q FULL JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.b",
+        "SELECT q.id, (SELECT p.s FROM p WHERE p.g = q.g AND p.k <= q.k ORDER BY p.k DESC LIMIT 1) FROM q",
+    ] {
+        let plan = plan(sql).await;
+        let text = displayable(plan.as_ref()).indent(false).to_string();
+        assert_eq!(most_tasks_of_joins(&plan, 1), 1, "{text}");
+    }
+}

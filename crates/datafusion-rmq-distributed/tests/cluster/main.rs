@@ -1,0 +1,8 @@
+//! Queries on workers of this process, compared with the same queries on one node.
+
+mod answers;
+mod faults;
+#[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
+mod queries;
+mod sql_files;
+mod support;

@@ -1,0 +1,158 @@
+//! Workers on loopback, and tables in files that they read.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::TableProvider;
+use datafusion::datasource::MemTable;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::ListingOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_distributed::{DistributedExt, Worker, WorkerResolver};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq_distributed::{client, serve, worker};
+use datafusion_rmq_proto::RmqCodec;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use url::Url;
+
+/// The files of each table, so that several tasks read it.
+const FILES: usize = 5;
+
+/// The addresses of workers.
+#[derive(Clone)]
+pub struct Workers(Vec<Url>);
+
+impl Workers {
+    pub fn new(addresses: Vec<Url>) -> Self {
+        Self(addresses)
+    }
+}
+
+impl WorkerResolver for Workers {
+    fn get_urls(&self) -> Result<Vec<Url>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Three workers that live as long as the process, on threads of their own.
+pub static CLUSTER: LazyLock<Workers> = LazyLock::new(|| {
+    let workers = (0..3).map(|_| worker(&RmqCodec::default(), &RmqOptions::default()));
+    Workers(workers.map(start).collect())
+});
+
+/// Starts a worker, which lives as long as the process, and returns its address.
+pub fn start(worker: Worker) -> Url {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            sender
+                .send(listener.local_addr().expect("an address"))
+                .expect("a receiver");
+            serve(worker, listener).await
+        })
+    });
+    let address = receiver.recv().expect("a worker");
+    Url::parse(&format!("http://{address}")).expect("an address")
+}
+
+fn config() -> SessionConfig {
+    SessionConfig::new()
+        .with_information_schema(true)
+        .with_target_partitions(3)
+}
+
+/// A session whose queries run on workers at these addresses, with range joins in this mode.
+pub fn distributed(workers: Workers, mode: JoinModeChoice) -> SessionContext {
+    let mut options = RmqOptions::default();
+    options.join_mode = mode;
+    let builder = SessionStateBuilder::new_with_default_features()
+        .with_config(config().with_option_extension(options));
+    let builder = client(builder, workers, &RmqCodec::default(), 64 << 20);
+    // Else small files are read by one task.
+    let builder = builder.with_distributed_file_scan_config_bytes_per_partition(1);
+    SessionContext::new_with_state(builder.expect("an option").build())
+}
+
+/// A session of one node.
+pub fn local() -> SessionContext {
+    let builder = SessionStateBuilder::new_with_default_features().with_config(config());
+    SessionContext::new_with_state(builder.with_rmq().build())
+}
+
+/// Replaces the tables in memory of a session by files.
+pub async fn move_to_files(ctx: &SessionContext) -> Result<()> {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a folder"));
+    let schema = ctx.catalog("datafusion").and_then(|c| c.schema("public"));
+    let Some(schema) = schema else {
+        return Ok(());
+    };
+    for name in schema.table_names() {
+        let Some(provider) = schema.table(&name).await? else {
+            continue;
+        };
+        let Some(table) = provider.downcast_ref::<MemTable>() else {
+            continue;
+        };
+        let folder = tempfile::tempdir_in(FOLDER.path())?.keep();
+        if write(table, &folder).await.is_err() {
+            // Parquet lacks the type of a column.
+            continue;
+        }
+        let options = ListingOptions::new(Arc::new(ParquetFormat::default()));
+        let options = options.with_file_extension(".parquet");
+        schema.deregister_table(&name)?;
+        let (path, columns) = (format!("{}/", folder.display()), table.schema());
+        let quoted = datafusion::common::TableReference::bare(name);
+        ctx.register_listing_table(quoted, path, options, Some(columns), None)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Writes a table in the order of its rows.
+async fn write(table: &MemTable, folder: &Path) -> Result<()> {
+    let mut batches = vec![];
+    for partition in &table.batches {
+        batches.extend(partition.read().await.iter().cloned());
+    }
+    let rows = concat_batches(&table.schema(), &batches)?;
+    for file in 0..FILES {
+        let [begin, end] = [file, file + 1].map(|i| i * rows.num_rows() / FILES);
+        let path = folder.join(format!("{file}.parquet"));
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(path)?, table.schema(), None)?;
+        writer.write(&rows.slice(begin, end - begin))?;
+        writer.close()?;
+    }
+    Ok(())
+}
+
+/// The rows of a query, as sorted lines.
+pub async fn lines(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
+    let frame = datafusion_rmq::sql(ctx, sql).await?;
+    sorted(&frame.collect().await?)
+}
+
+fn sorted(batches: &[RecordBatch]) -> Result<Vec<String>> {
+    let text = pretty_format_batches(batches).map_err(DataFusionError::from)?;
+    let mut lines: Vec<String> = text.to_string().lines().map(str::to_string).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+/// Executes a statement.
+pub async fn run(ctx: &SessionContext, sql: &str) {
+    lines(ctx, sql)
+        .await
+        .unwrap_or_else(|e| panic!("{sql}: {e}"));
+}
