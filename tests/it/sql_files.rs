@@ -56,10 +56,12 @@ async fn pass(session: NewSession, labels: &[&str]) {
     };
     let files = SqlFiles {
         root: env!("CARGO_MANIFEST_DIR"),
+        files: &[],
         session,
         plan: |ctx, sql| plan(ctx, sql).boxed(),
         labels,
         may_differ,
+        in_any_order: false,
     };
     files.pass().await;
 }

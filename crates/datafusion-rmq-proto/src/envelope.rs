@@ -55,35 +55,3 @@ pub(crate) fn read<M: Message + Default>(bytes: &[u8]) -> Result<M> {
     // The sender wrote what this release can't read: a fault of one of them.
     M::decode(body).map_err(|error| proto_error(format!("{what}: {error}")))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::messages::RowLimit;
-
-    #[test]
-    fn changed_bytes_are_told_apart() {
-        let message = RowLimit {
-            descending: true,
-            skip: 7,
-            fetch: Some(300),
-        };
-        let mut bytes = vec![];
-        write(&message, &mut bytes);
-        assert_eq!(read::<RowLimit>(&bytes).unwrap(), message);
-        for length in 0..bytes.len() {
-            read::<RowLimit>(&bytes[..length]).unwrap_err();
-        }
-        for i in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut changed = bytes.clone();
-                changed[i] ^= 1 << bit;
-                read::<RowLimit>(&changed).unwrap_err();
-            }
-        }
-        let mut other = bytes.clone();
-        other[MAGIC.len()] = VERSION + 1;
-        let error = read::<RowLimit>(&other).unwrap_err().to_string();
-        assert!(error.contains("version 2 of the format"), "{error}");
-    }
-}

@@ -12,7 +12,9 @@ use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::future::BoxFuture;
-use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, TestErrorKind, strict_column_validator};
+use sqllogictest::{
+    AsyncDB, ColumnType, DBOutput, Normalizer, Runner, TestErrorKind, strict_column_validator,
+};
 
 /// Plans a statement.
 pub type Plan = for<'a> fn(&'a SessionContext, &'a str) -> BoxFuture<'a, Result<DataFrame>>;
@@ -24,14 +26,18 @@ pub type NewSession = fn() -> SessionContext;
 pub struct SqlFiles<'a> {
     /// The root of the repository. A binary that was copied to another machine runs there.
     pub root: &'a str,
+    /// The files that are run unless `RMQ_SLT` says which, as the ends of their paths; all if there are none.
+    pub files: &'a [&'a str],
     /// Makes the session of each file.
     pub session: NewSession,
     /// Plans each statement.
     pub plan: Plan,
     /// What `onlyif` and `skipif` in the files refer to.
     pub labels: &'a [&'a str],
-    /// Whether another result of a statement is not a failure.
+    /// Whether another result of a statement, or an error, is not a failure.
     pub may_differ: fn(&str) -> bool,
+    /// Whether rows may come in any order.
+    pub in_any_order: bool,
 }
 
 /// One letter per column, as in DataFusion's files.
@@ -153,7 +159,9 @@ impl SqlFiles<'_> {
         let files = self.files();
         assert!(!files.is_empty(), "no .slt file matches");
         let is_other = |error: &TestErrorKind| match error {
-            TestErrorKind::QueryResultMismatch { sql, .. } => (self.may_differ)(sql),
+            TestErrorKind::QueryResultMismatch { sql, .. }
+            | TestErrorKind::ErrorMismatch { sql, .. }
+            | TestErrorKind::Fail { sql, .. } => (self.may_differ)(sql),
             _ => false,
         };
         let mut failed = vec![];
@@ -208,6 +216,9 @@ impl SqlFiles<'_> {
         };
         let mut runner = Runner::new(connect);
         runner.with_column_validator(strict_column_validator);
+        if self.in_any_order {
+            runner.with_validator(same_rows);
+        }
         for label in self.labels {
             runner.add_label(label);
         }
@@ -217,7 +228,11 @@ impl SqlFiles<'_> {
     fn files(&self) -> Vec<PathBuf> {
         let here = Path::new(self.root);
         let root = if here.exists() { here } else { Path::new(".") };
-        let part = std::env::var("RMQ_SLT").unwrap_or_default();
+        let part = std::env::var("RMQ_SLT").ok();
+        let is_run = |path: &Path| match &part {
+            Some(part) => path.to_string_lossy().contains(part),
+            None => self.files.is_empty() || self.files.iter().any(|file| path.ends_with(file)),
+        };
         let mut files = vec![];
         let mut folders = vec![root.join("sql-tests")];
         while let Some(folder) = folders.pop() {
@@ -227,9 +242,7 @@ impl SqlFiles<'_> {
                 let path = entry.expect("sql-tests is readable").path();
                 if path.is_dir() {
                     folders.push(path);
-                } else if path.extension().is_some_and(|e| e == "slt")
-                    && path.to_string_lossy().contains(&part)
-                {
+                } else if path.extension().is_some_and(|e| e == "slt") && is_run(&path) {
                     files.push(path);
                 }
             }
@@ -237,6 +250,19 @@ impl SqlFiles<'_> {
         files.sort();
         files
     }
+}
+
+/// Whether the rows are the expected ones, in any order.
+fn same_rows(normalizer: Normalizer, actual: &[Vec<String>], expected: &[String]) -> bool {
+    let mut actual: Vec<String> = actual.iter().map(|row| row.join(" ")).collect();
+    let mut expected = expected.to_vec();
+    for rows in [&mut actual, &mut expected] {
+        for row in rows.iter_mut() {
+            *row = normalizer(row);
+        }
+        rows.sort();
+    }
+    actual == expected
 }
 
 /// Whether results are written into the files.

@@ -8,6 +8,9 @@
 //! - **The partitions of one operator**: each is executed once per run. [`OncePerRun`] keeps state that the partitions
 //!   of one operator share, and begins anew when a partition is executed again, in whatever context.
 //!
+//! A plan that another process has sent is executed once, and engines may give each partition a context of its own. Then
+//! all contexts are of one run: [`PerContext::of_one_run`], [`OncePerRun::of_one_run`].
+//!
 //! State that takes work to compute is a [`SharedWork`] in either scope.
 
 use std::fmt;
@@ -116,7 +119,11 @@ impl<T: Send + Sync + 'static> SharedWork<T> {
 }
 
 /// State that all operators of a run share: one `T` per task context.
-pub(crate) struct PerContext<T>(Mutex<Vec<ContextState<T>>>);
+pub(crate) struct PerContext<T> {
+    states: Mutex<Vec<ContextState<T>>>,
+    /// The state of all contexts, if these are of one run.
+    only: Option<Arc<T>>,
+}
 
 struct ContextState<T> {
     context: Weak<TaskContext>,
@@ -127,7 +134,10 @@ struct ContextState<T> {
 
 impl<T> Default for PerContext<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self {
+            states: Mutex::default(),
+            only: None,
+        }
     }
 }
 
@@ -138,6 +148,14 @@ impl<T> fmt::Debug for PerContext<T> {
 }
 
 impl<T: Default> PerContext<T> {
+    /// State of a plan that is executed once. It is kept as long as the plan.
+    pub(crate) fn of_one_run() -> Self {
+        Self {
+            only: Some(Arc::default()),
+            ..Self::default()
+        }
+    }
+
     /// Returns the state of this context, which is dropped with its last user.
     pub(crate) fn get(&self, context: &Arc<TaskContext>) -> Arc<T> {
         self.find(context, false)
@@ -149,7 +167,10 @@ impl<T: Default> PerContext<T> {
     }
 
     fn find(&self, context: &Arc<TaskContext>, retain: bool) -> Arc<T> {
-        let mut states = lock(&self.0);
+        if let Some(only) = &self.only {
+            return Arc::clone(only);
+        }
+        let mut states = lock(&self.states);
         states.retain(|known| known.context.strong_count() > 0 && known.state.strong_count() > 0);
         let context = Arc::downgrade(context);
         let known = states.iter().find(|known| known.context.ptr_eq(&context));
@@ -170,7 +191,11 @@ impl<T: Default> PerContext<T> {
 ///
 /// Runs at once in one context can't be told apart: a partition joins the latest run that lacks it, so that one caller
 /// may get partitions of several runs. Their results must be interchangeable.
-pub(crate) struct OncePerRun<T>(Mutex<Vec<OpenRun<T>>>);
+pub(crate) struct OncePerRun<T> {
+    open: Mutex<Vec<OpenRun<T>>>,
+    /// Whether all contexts are of one run.
+    is_one_run: bool,
+}
 
 /// A run of which not all partitions have been executed.
 struct OpenRun<T> {
@@ -184,7 +209,10 @@ struct OpenRun<T> {
 
 impl<T> Default for OncePerRun<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self {
+            open: Mutex::default(),
+            is_one_run: false,
+        }
     }
 }
 
@@ -195,6 +223,22 @@ impl<T> fmt::Debug for OncePerRun<T> {
 }
 
 impl<T> OncePerRun<T> {
+    /// State of a plan that is executed once.
+    pub(crate) fn of_one_run() -> Self {
+        Self {
+            is_one_run: true,
+            ..Self::default()
+        }
+    }
+
+    /// The same for other inputs.
+    pub(crate) fn renewed(&self) -> Self {
+        Self {
+            is_one_run: self.is_one_run,
+            ..Self::default()
+        }
+    }
+
     /// Returns the work of the run that executes `partition`, one of `partitions`.
     pub(crate) fn run(
         &self,
@@ -202,10 +246,15 @@ impl<T> OncePerRun<T> {
         partition: usize,
         partitions: usize,
     ) -> Arc<SharedWork<T>> {
-        let mut open = lock(&self.0);
-        open.retain(|run| run.context.strong_count() > 0 && run.work.strong_count() > 0);
+        let mut open = lock(&self.open);
+        let is_one_run = self.is_one_run;
+        open.retain(|run| {
+            let may_go_on = is_one_run || run.context.strong_count() > 0;
+            may_go_on && run.work.strong_count() > 0
+        });
         let context = Arc::downgrade(context);
-        let mut of_context = open.iter_mut().filter(|run| run.context.ptr_eq(&context));
+        let is_of_context = |run: &OpenRun<T>| is_one_run || run.context.ptr_eq(&context);
+        let mut of_context = open.iter_mut().filter(|run| is_of_context(run));
         let lacking = of_context.rfind(|run| run.executed.get(partition) == Some(&false));
         if let Some((run, work)) =
             lacking.and_then(|run| run.work.upgrade().map(|work| (run, work)))
@@ -216,7 +265,7 @@ impl<T> OncePerRun<T> {
             }
             return work;
         }
-        for earlier in open.iter_mut().filter(|run| run.context.ptr_eq(&context)) {
+        for earlier in open.iter_mut().filter(|run| is_of_context(run)) {
             earlier.retained = None;
         }
         let work = Arc::default();

@@ -207,6 +207,14 @@ impl RangeJoinExec {
         }
     }
 
+    /// The same join, of a plan that is executed once.
+    pub(super) fn of_one_run(self) -> Self {
+        Self {
+            prepared: Arc::new(OncePerRun::of_one_run()),
+            ..self
+        }
+    }
+
     /// The same join with other parts.
     fn remade(
         &self,
@@ -219,7 +227,10 @@ impl RangeJoinExec {
         let is_undivided = self.is_undivided && mode == self.mode;
         let (label, engine) = (self.label.clone(), self.engine.clone());
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
-        Ok(remade.limited(is_undivided, fetch))
+        Ok(Self {
+            prepared: Arc::new(self.prepared.renewed()),
+            ..remade.limited(is_undivided, fetch)
+        })
     }
 
     /// Whether each probe row is returned exactly once.
@@ -603,7 +614,7 @@ impl ExecutionPlan for RangeJoinExec {
                 fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
-                prepared: Arc::default(),
+                prepared: Arc::new(self.prepared.renewed()),
             })),
             ChildrenPropertiesMode::Recompute => {
                 let remade = self.remade(probe, build, row_join, self.mode)?;

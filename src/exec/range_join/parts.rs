@@ -47,7 +47,7 @@ impl RangeJoinParts {
         }
     }
 
-    /// The join of these inputs, in a session with `target_partitions` partitions. It chooses the engine when the build
+    /// The join of these inputs, which is executed once, in a session with `target_partitions` partitions. It chooses the engine when the build
     /// rows have been collected, by the options of the session that executes it, among the devices of `indexes`.
     ///
     /// # Errors
@@ -71,6 +71,6 @@ impl RangeJoinParts {
         let (spec, row_join, label) = (self.spec, self.row_join, self.label);
         let join =
             RangeJoinExec::with_spec(probe, build, spec, row_join, label, engine, self.mode)?;
-        Ok(join.limited(self.is_undivided, self.fetch))
+        Ok(join.limited(self.is_undivided, self.fetch).of_one_run())
     }
 }

@@ -49,14 +49,14 @@ impl Relation {
         }
     }
 
-    /// A relation that another process has planned.
+    /// A relation that another process has planned, of a query that is executed once.
     pub(crate) fn planned(required: RequiredIndexes, scan: RelationScan) -> Self {
         Self {
             id: unique_id(),
             required,
             rows: None,
             scan: OnceLock::from(scan),
-            prepared: PerContext::default(),
+            prepared: PerContext::of_one_run(),
         }
     }
 

@@ -54,6 +54,10 @@ async fn damaged_operators_are_an_error() {
         let context = ctx.task_ctx();
         let read = |bytes: &[u8]| codec.try_decode(bytes, &inputs, &context, &converter);
         read(&bytes).expect(sql);
+        let mut newer = bytes.clone();
+        newer[3] += 1;
+        let newer = error(read(&newer));
+        assert!(newer.contains("is in version 2 of the format"), "{newer}");
         for length in 0..bytes.len() {
             error(read(&bytes[..length]));
         }

@@ -12,6 +12,7 @@ async fn sql_files_pass_through_bytes() {
     }
     let files = SqlFiles {
         root: concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+        files: &[],
         session: through_bytes,
         plan: |ctx, sql| datafusion_rmq::sql(ctx, sql).boxed(),
         labels: &["collected"],
@@ -22,6 +23,7 @@ async fn sql_files_pass_through_bytes() {
             let is_plan = sql.to_ascii_uppercase().starts_with("EXPLAIN");
             is_plan || parts.iter().any(|part| sql.contains(part))
         },
+        in_any_order: false,
     };
     files.pass().await;
 }
