@@ -22,6 +22,8 @@ use datafusion_rmq::physical_plan::{JoinMode, PrepareIndexesExec, RangeJoinExec,
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
 
+use crate::sorted_files::DivideSortedFiles;
+
 /// Registers datafusion-rmq and datafusion-distributed with a session that is being built, in the order that they need:
 /// queries are planned with range joins and range lookups, and divided among the workers at the addresses of
 /// `resolver`.
@@ -61,6 +63,7 @@ pub fn client(
         .with_distributed_worker_resolver(resolver)
         .with_distributed_user_codec(codec.clone())
         .with_distributed_desired_task_count_handler(OneTask)
+        .with_distributed_scale_up_leaf_node_handler(DivideSortedFiles)
         .with_distributed_planner()
 }
 

@@ -11,6 +11,7 @@
 )]
 
 mod client;
+mod sorted_files;
 mod worker;
 
 pub use client::client;

@@ -1,0 +1,40 @@
+//! Scans of files in a stated order, as time series often are, divided among tasks.
+//!
+//! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their order,
+//! and fails where these are no multiple of the tasks.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion_distributed::{
+    DistributedLeafExec, ScaleUpLeafNodeEvent, ScaleUpLeafNodeEventResponse, ScaleUpLeafNodeHandler,
+};
+
+/// Gives each task some files of each group, in their order.
+pub(crate) struct DivideSortedFiles;
+
+impl ScaleUpLeafNodeHandler for DivideSortedFiles {
+    fn handle(
+        &self,
+        event: ScaleUpLeafNodeEvent<'_>,
+    ) -> Option<Result<ScaleUpLeafNodeEventResponse>> {
+        let source = event.plan.downcast_ref::<DataSourceExec>()?;
+        let files = source.data_source().downcast_ref::<FileScanConfig>()?;
+        if files.output_ordering.is_empty() {
+            return None;
+        }
+        let tasks = event.task_count;
+        let scans = (0..tasks).map(|task| {
+            let mut files = files.clone();
+            for group in &mut files.file_groups {
+                let of_task = group.iter().skip(task).step_by(tasks).cloned();
+                *group = FileGroup::new(of_task.collect());
+            }
+            DataSourceExec::from_data_source(files) as _
+        });
+        let leaf = DistributedLeafExec::try_new(Arc::clone(event.plan), scans);
+        Some(leaf.map(|leaf| ScaleUpLeafNodeEventResponse::new(Arc::new(leaf))))
+    }
+}
