@@ -94,17 +94,9 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 
 /// The physical operators.
 ///
-/// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its
-/// children, from which [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row
-/// join](physical_plan::RangeJoinExec::is_row_join): a session that serializes physical plans sets `rmq.range_joins` to
-/// `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. Of a
-/// [`JoinChoice`](logical_plan::join_choice::JoinChoice) it serializes either plan. It can carry a
-/// [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or [`ReplayExec`](physical_plan::ReplayExec) as its child, and
-/// a [`WindowFrameExec`](physical_plan::WindowFrameExec) as the [operator of
-/// DataFusion](physical_plan::WindowFrameExec::window) that it takes the place of. A
-/// [`RangeLookupExec`](physical_plan::RangeLookupExec) and a [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec)
-/// share tables and indexes with the other operators of their query; serialize their logical nodes instead and plan
-/// them where they run.
+/// The crate `datafusion-rmq-proto` writes and reads them, for engines that send plans to other processes.
+/// [`plan_range_join`](physical_plan::plan_range_join) makes a [`RangeJoinExec`](physical_plan::RangeJoinExec) of its
+/// spec, its label and its inputs, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join).
 pub mod physical_plan {
     pub use crate::exec::range_join::exec::RangeJoinExec;
     pub use crate::exec::range_join::mode::JoinMode;

@@ -7,6 +7,7 @@ use datafusion::catalog::{
     CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
 };
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -369,7 +370,24 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: Arc<IndexCatal
     overridden_first(builder.window_functions(), state.window_functions(), |f| {
         names(f.name(), f.aliases())
     });
+    if matches!(planner, Planner::Replace(_)) {
+        warn_of_lost_planner(state.query_planner().as_ref());
+    }
     *state = register_in(builder, planner, indexes).build();
+}
+
+/// Says that another planner than DataFusion's and ours is replaced, such as one that divides plans among machines.
+fn warn_of_lost_planner(planner: &(dyn QueryPlanner + Send + Sync)) {
+    // DataFusion's own is not public.
+    let name = format!("{planner:?}");
+    let is_known = ["DefaultQueryPlanner", "RmqQueryPlanner"];
+    if !is_known.iter().any(|known| name.starts_with(known)) {
+        let name: String = name.chars().take_while(|c| c.is_alphanumeric()).collect();
+        log::warn!(
+            "datafusion_rmq::register replaces the query planner {name} of the session: register before it is set, or keep it \
+             with register_keeping_query_planner"
+        );
+    }
 }
 
 fn names(name: &str, aliases: &[String]) -> Vec<String> {

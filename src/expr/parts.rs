@@ -1,5 +1,5 @@
-//! The functions that rules put into plans, for codecs: those that are known by their name, and what the others are made
-//! of besides their arguments.
+//! The functions that rules put into plans, for codecs: those that are known by their name, and what the others are
+//! made of besides their arguments.
 
 use arrow::datatypes::DataType;
 use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};

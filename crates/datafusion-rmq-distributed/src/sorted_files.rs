@@ -1,7 +1,7 @@
 //! Scans of files in a stated order, as time series often are, divided among tasks.
 //!
-//! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their order,
-//! and fails where these are no multiple of the tasks.
+//! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their
+//! order, and fails where these are no multiple of the tasks.
 
 use std::sync::Arc;
 

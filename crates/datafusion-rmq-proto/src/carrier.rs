@@ -30,8 +30,11 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
     InputDistributionRequirements, PlanProperties,
 };
-use datafusion_rmq::parts::{FunctionParts, MergedStates};
-use datafusion_rmq::physical_plan::WindowFrameExec;
+use datafusion_rmq::parts::{FunctionParts, MergedStates, NoteExec, OrderedRowsExec};
+use datafusion_rmq::physical_plan::{
+    PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec, UniqueGroupsExec,
+    WindowFrameExec,
+};
 
 use crate::windows::check_windows;
 
@@ -63,7 +66,7 @@ pub fn portable(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> 
 
 /// Whether an operator of another library has a function that was made for this query.
 fn has_made_functions(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    if crate::codec::is_ours(plan.as_ref()) {
+    if is_ours(plan.as_ref()) || plan.is::<CarriedExec>() {
         return Ok(false);
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
@@ -84,6 +87,18 @@ fn has_made_functions(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
         })
     })?;
     Ok(is_found)
+}
+
+/// Whether an operator is of datafusion-rmq.
+fn is_ours(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<RangeJoinExec>()
+        || plan.is::<RangeLookupExec>()
+        || plan.is::<PrepareIndexesExec>()
+        || plan.is::<WindowFrameExec>()
+        || plan.is::<OrderedRowsExec>()
+        || plan.is::<NoteExec>()
+        || plan.is::<UniqueGroupsExec>()
+        || plan.is::<ReplayExec>()
 }
 
 impl CarriedExec {

@@ -34,8 +34,8 @@ use crate::{envelope, functions, range_join, range_lookup};
 
 /// Writes and reads the operators and functions of datafusion-rmq.
 ///
-/// A clone is the same codec. Those of a process should be clones of one: it has the indexes that are kept from query to
-/// query, and the devices.
+/// A clone is the same codec. Those of a process should be clones of one: it has the indexes that are kept from query
+/// to query, and the devices.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -87,8 +87,8 @@ impl RmqCodec {
         }
     }
 
-    /// The same codec, with another one for operators and functions that are not of datafusion-rmq. Both sides must have
-    /// the same.
+    /// The same codec, with another one for operators and functions that are not of datafusion-rmq. Both sides must
+    /// have the same.
     #[must_use]
     pub fn with_others(self, others: Arc<dyn PhysicalExtensionCodec>) -> Self {
         Self {
@@ -97,8 +97,8 @@ impl RmqCodec {
         }
     }
 
-    /// The same codec, with the functions of a session for the arguments of aggregates that may fail (`sum(1 / my_udf(v))`),
-    /// which are evaluated as they were written. The default is DataFusion's functions.
+    /// The same codec, with the functions of a session for the arguments of aggregates that may fail, such as
+    /// `sum(1 / my_udf(v))`, which are evaluated as they were written. The default is DataFusion's functions.
     #[must_use]
     pub fn with_functions(self, functions: Arc<TaskContext>) -> Self {
         Self { functions, ..self }
@@ -117,19 +117,6 @@ impl RmqCodec {
     pub fn indexes(&self) -> &SharedIndexes {
         self.shared.indexes()
     }
-}
-
-/// Whether the codec writes an operator itself.
-pub(crate) fn is_ours(plan: &dyn ExecutionPlan) -> bool {
-    plan.is::<RangeJoinExec>()
-        || plan.is::<RangeLookupExec>()
-        || plan.is::<PrepareIndexesExec>()
-        || plan.is::<WindowFrameExec>()
-        || plan.is::<OrderedRowsExec>()
-        || plan.is::<CarriedExec>()
-        || plan.is::<NoteExec>()
-        || plan.is::<UniqueGroupsExec>()
-        || plan.is::<ReplayExec>()
 }
 
 /// The message of an operator; `None` for one that is not of datafusion-rmq.

@@ -2,9 +2,9 @@
 //! bytes, for engines that execute the parts of a plan in other processes.
 //!
 //! [`RmqCodec`] is a `PhysicalExtensionCodec` of `datafusion-proto` for the operators and functions of datafusion-rmq.
-//! The session that plans sets `rmq.join_mode` to `collected` or `partitioned`, so that range joins state what a part of
-//! a plan needs; a join that does not is refused. Sessions that execute plans register datafusion-rmq, too
-//! (`with_rmq_sharing`), with the codec's [indexes](RmqCodec::indexes).
+//! The session that plans sets `rmq.join_mode` to `collected` or `partitioned`, so that range joins state what a part
+//! of a plan needs; a join that does not is refused. Sessions that execute plans register datafusion-rmq, too, with the
+//! codec's [indexes](RmqCodec::indexes): `with_rmq_sharing`.
 //!
 //! [`portable`] is for engines whose own codec writes functions as their name.
 

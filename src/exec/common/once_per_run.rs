@@ -8,8 +8,8 @@
 //! - **The partitions of one operator**: each is executed once per run. [`OncePerRun`] keeps state that the partitions
 //!   of one operator share, and begins anew when a partition is executed again, in whatever context.
 //!
-//! A plan that another process has sent is executed once, and engines may give each partition a context of its own. Then
-//! all contexts are of one run: [`PerContext::of_one_run`], [`OncePerRun::of_one_run`].
+//! A plan that another process has sent is executed once, and engines may give each partition a context of its own.
+//! Then all contexts are of one run: [`PerContext::of_one_run`], [`OncePerRun::of_one_run`].
 //!
 //! State that takes work to compute is a [`SharedWork`] in either scope.
 

@@ -47,8 +47,9 @@ impl RangeJoinParts {
         }
     }
 
-    /// The join of these inputs, which is executed once, in a session with `target_partitions` partitions. It chooses the engine when the build
-    /// rows have been collected, by the options of the session that executes it, among the devices of `indexes`.
+    /// The join of these inputs, which is executed once, in a session with `target_partitions` partitions. It chooses
+    /// the engine when the build rows have been collected, by the options of the session that executes it, among the
+    /// devices of `indexes`.
     ///
     /// # Errors
     /// If an expression does not fit its input.

@@ -131,7 +131,8 @@ async fn write(table: &MemTable, folder: &Path) -> Result<()> {
     for file in 0..FILES {
         let [begin, end] = [file, file + 1].map(|i| i * rows.num_rows() / FILES);
         let path = folder.join(format!("{file}.parquet"));
-        // Statistics leave NaN out, and DataFusion 55 reads a column whose least and greatest value are equal as that value.
+        // Statistics leave NaN out, and DataFusion 55 reads a column whose least and greatest value are equal as that
+        // value.
         let plain = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
         let file = std::fs::File::create(path)?;
         let mut writer = ArrowWriter::try_new(file, table.schema(), Some(plain.build()))?;
