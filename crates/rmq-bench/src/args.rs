@@ -41,7 +41,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "ours,cl,vl,lca,full-scan,warp-scan"
+        default_value = "ours,cl,vl,vl-one-sided,lca,lca-tour,lca-tour-trip,full-scan,warp-scan"
     )]
     pub kernel: Vec<Kernel>,
 
@@ -189,8 +189,15 @@ pub enum Kernel {
     Cl,
     /// GPU-RMQ (VL): vector loads
     Vl,
+    /// The same for values alone, with the comparisons of the authors' program
+    VlOneSided,
     /// Lowest common ancestors in the Cartesian tree
     Lca,
+    /// The same by an Euler tour, as published, timed as the authors' program times itself: without the mapping of
+    /// ranges to nodes, and of nodes to values
+    LcaTour,
+    /// The same, timed with both
+    LcaTourTrip,
     /// No index: one thread reads a range from end to end, as published
     FullScan,
     /// No index: a warp reads a range from end to end
@@ -203,7 +210,10 @@ impl Kernel {
             Self::Ours => "ours",
             Self::Cl => "CL",
             Self::Vl => "VL",
+            Self::VlOneSided => "VL one-sided",
             Self::Lca => "LCA (inlabel)",
+            Self::LcaTour => "LCA (Euler tour)",
+            Self::LcaTourTrip => "LCA (Euler tour), whole trip",
             Self::FullScan => "full scan",
             Self::WarpScan => "full scan by warps",
         }

@@ -6,6 +6,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::{DeviceQueries, KernelUnderTest};
 use crate::lab::lca::MAX_LCA_ROWS;
+use crate::lab::lca_tour::MAX_TOUR_ROWS;
 use crate::lab::limit::Ranges;
 use crate::lab::paper::{BEST_COALESCED, PaperKernel};
 
@@ -25,6 +26,9 @@ use crate::run::Run;
 
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
+
+/// How often a tour is built at most: most of it is done by few threads.
+const TOUR_ROUNDS: u32 = 3;
 
 impl From<ResultKind> for KernelOutput {
     fn from(result: ResultKind) -> Self {
@@ -205,9 +209,21 @@ impl Bench<'_> {
         setting: Setting,
         result: ResultKind,
     ) -> Result<Option<KernelUnderTest>, EngineError> {
-        if kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
-            let tree = (self.lab).lca(&self.column, result.into(), self.rounds())?;
+        let (rows, rounds) = (self.column.rows, self.rounds());
+        if kernel == Kernel::Lca && rows <= MAX_LCA_ROWS {
+            let tree = (self.lab).lca(&self.column, result.into(), rounds)?;
             return Ok(Some(tree));
+        }
+        if let Some(time) = kernel.tour_time()
+            && rows <= MAX_TOUR_ROWS
+            && result == ResultKind::Value
+        {
+            let (queries, rounds) = (1 << self.run.args.batch, rounds.min(TOUR_ROUNDS));
+            let tree = (self.lab).lca_tour(&self.column, time, queries, rounds)?;
+            return Ok(Some(tree));
+        }
+        if kernel == Kernel::VlOneSided && result != ResultKind::Value {
+            return Ok(None);
         }
         let paper = kernel.paper();
         paper
