@@ -1,7 +1,6 @@
 //! The sections that measure single kernels on the GPU: search, warp-local queuing, heat map.
 
 use rmq_engine::EngineError;
-use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::{DeviceQueries, KernelUnderTest};
@@ -14,8 +13,7 @@ use rmq_bench::clock::Timing;
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Kernel, Measure, ResultKind, Width};
-use crate::index::IndexableKey;
+use crate::args::{Kernel, Measure};
 use crate::kernels::{
     LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, level_readers, search_steps,
     setting, ways,
@@ -23,21 +21,14 @@ use crate::kernels::{
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
+use rmq_bench::index::IndexableKey;
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
 
 /// How often a tour is built at most: most of it is done by few threads.
 const TOUR_ROUNDS: u32 = 3;
-
-impl From<ResultKind> for KernelOutput {
-    fn from(result: ResultKind) -> Self {
-        match result {
-            ResultKind::Value => Self::Value,
-            ResultKind::Position => Self::Position,
-        }
-    }
-}
 
 /// A column on the device with memory for answers and for reference answers.
 struct Bench<'a> {

@@ -2,11 +2,12 @@
 
 use rmq_engine::cuda::rmq::shape::Shape;
 
-use crate::args::{Args, Kernel, Measure, ResultKind, Width};
+use crate::args::{Args, Kernel, Measure};
 use crate::lab::device::needs_wide_positions;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 use crate::lab::tour::TourTime;
 use crate::record::Setting;
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not
 /// smaller than the group.

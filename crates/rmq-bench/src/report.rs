@@ -6,8 +6,9 @@ use rmq_bench::data::Data;
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Kernel, ResultKind, Width};
+use crate::args::Kernel;
 use crate::record::{Case, Record, Section};
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// Among contenders, a kernel that reads the two lines which hold the ends of a range.
 pub const TWO_READS: &str = "two random reads of 128 bytes";
@@ -118,10 +119,6 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
     }
     for group in groups(records, &[Section::Readers]) {
         tables.push(group.ns_table("Ours by who reads the levels above the column, ns a query"));
-    }
-    for group in groups(records, &[Section::Trip]) {
-        let title = "Host to host, million queries a second";
-        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
     }
     for group in groups(records, &[Section::Succinct]) {
         let title = "Succinct indexes on the CPU, million queries a second";

@@ -5,9 +5,10 @@ use std::io;
 use rmq_bench::memory;
 use rmq_bench::table::{Table, three_digits};
 
-use crate::args::{Args, Width};
-use crate::progress::Progress;
+use crate::args::Args;
 use crate::record::{self, Origin, Record};
+use rmq_bench::kinds::Width;
+use rmq_bench::progress::Progress;
 
 /// The state of a run, to which each section adds.
 pub struct Run {
@@ -34,7 +35,7 @@ impl Run {
         };
         Self {
             args,
-            progress: Progress::new(),
+            progress: Progress::default(),
             machine: vec![format!("CPU: {}", cpu_name())],
             origin,
             records: Vec::new(),
@@ -49,12 +50,8 @@ impl Run {
 
     /// Returns the lengths of columns, as powers of two, that fit in host memory.
     pub fn host_sizes(&self, key: Width) -> Vec<u32> {
-        let available = memory::available_bytes();
-        let fits = |n: &u32| {
-            let bytes = (key.bytes() as u64) << n;
-            *n <= self.args.max_host_n
-                && available.is_none_or(|available| bytes + bytes / 2 < available)
-        };
+        let fits =
+            |n: &u32| *n <= self.args.max_host_n && memory::has_room((key.bytes() as u64) << n);
         self.args.n.iter().copied().filter(fits).collect()
     }
 

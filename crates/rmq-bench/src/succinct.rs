@@ -11,12 +11,12 @@ use rmq_engine::{Answers, BuildOptions, Crossings, Encoding, EngineError, RangeE
 use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
 
-use crate::args::Width;
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
 use crate::hrmq::Hrmq;
-use crate::index::{self, IndexableKey};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
+use rmq_bench::index::{self, IndexableKey};
+use rmq_bench::kinds::Width;
 
 /// An index that finds the position of a minimum without the column.
 trait FindMinimum: Send + Sync + std::fmt::Debug {

@@ -10,11 +10,12 @@ use rmq_bench::data::{self, Data};
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Args, RayPlanes, ResultKind, Width};
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
-use crate::index;
+use crate::args::{Args, RayPlanes};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
+use rmq_bench::index;
+use rmq_bench::kinds::{ResultKind, Width};
 
 use super::device::Vulkan;
 use super::error::VulkanError;
