@@ -145,25 +145,31 @@ def tables(device, published):
     return text + rays(device, published)
 
 
+# Of pipelines with rays, a title and what a row is.
+RAY_TABLES = {
+    RTXRMQ + UPDATABLE: ("RTXRMQ, structures as published, by size of a block", "RTXRMQ, 2^{} a block"),
+    RTXRMQ: ("RTXRMQ, structures compacted, by size of a block", "RTXRMQ, 2^{} a block"),
+    WITH_RAYS + UPDATABLE: ("CL by rays, structures as published, by entries of the level that they search", "CL with rays, at most 2^{} entries"),
+    WITH_RAYS: ("CL by rays, structures compacted, by entries of the level that they search", "CL with rays, at most 2^{} entries"),
+}
+
+
 def rays(device, published):
     """Ray tracing by size of blocks, and beside the authors' figures."""
     text = []
-    sizes = sorted({n for _, n in device.rays(RTXRMQ, "mixed")})
+    found = {name: {workload: device.rays(name, workload) for workload in ("mixed", "large", "medium", "small")} for name in RAY_TABLES}
+    sizes = sorted({n for name in found for _, n in found[name]["mixed"]})
     header = ["", *(f"2^{n}" for n in sizes)]
-    for contender, what in ((RTXRMQ, "RTXRMQ, 2^{} a block"), (WITH_RAYS, "CL with rays, at most 2^{} entries")):
+    for name, (title, what) in RAY_TABLES.items():
         rows = []
-        for workload in ("mixed", "large", "medium", "small"):
-            found = device.rays(contender, workload)
-            for part in sorted({part for part, _ in found}):
-                cells = [short(found[part, n]) if (part, n) in found else "-" for n in sizes]
-                rows.append([what.format(part.bit_length() - 1) + f", {workload}", *cells])
+        for workload, cells in found[name].items():
+            for part in sorted({part for part, _ in cells}):
+                rows.append([what.format(part.bit_length() - 1) + f", {workload}", *(short(cells[part, n]) if (part, n) in cells else "-" for n in sizes)])
         if rows := table(header, rows):
-            text += ["", "RTXRMQ by size of a block, ns a query:" if contender == RTXRMQ else "CL by rays, by entries of the level that they search:", "", *rows]
+            text += ["", f"{title}, ns a query:", "", *rows]
     rows = []
     for workload in ("large", "medium", "small"):
-        best = {}
-        for (_, n), time in device.rays(RTXRMQ, workload).items():
-            best[n] = min(best.get(n, math.inf), time)
+        best = device.search(workload, names=(RTXRMQ,)).get(RTXRMQ, {})
         theirs = published.times("RTXRMQ", "A100", workload)
         if both := ratios(best, theirs):
             rows.append([f"{workload}: here, best block", *(short(best[n]) if n in best else "-" for n in sizes)])
@@ -319,7 +325,7 @@ def authors(device, published):
 def missing(devices):
     """What no device has results for."""
     wanted = (
-        ("ray tracing", any(device.rays(RTXRMQ, "mixed") for device in devices)),
+        ("ray tracing", any(device.search("mixed", names=(RTXRMQ,)) for device in devices)),
         ("CL without shuffles and without warp intrinsics, as they are now", any(device.steps("mixed", (NO_INTRINSICS,)) for device in devices)),
         ("random reads of groups of threads", any(device.reads for device in devices)),
         ("CL, VL and LCA timed as in the paper", any(row["cold_ns"] for device in devices for row in device.rows)),
@@ -330,7 +336,7 @@ def missing(devices):
 
 def authors_rays(devices, published):
     """The authors' own figures of RTXRMQ, where no device has any to be shown beside."""
-    if any(device.rays(RTXRMQ, "mixed") for device in devices):
+    if any(device.search("mixed", names=(RTXRMQ,)) for device in devices):
         return []
     found = {workload: published.times("RTXRMQ", "A100", workload) for workload in ("large", "medium", "small")}
     sizes = sorted({n for times in found.values() for n in times})

@@ -12,6 +12,7 @@ FULL_SCAN, HRMQ, CPU = "GPU full scan", "HRMQ", "CPU"
 TWO_READS = "two random reads of 128 bytes"
 RTXRMQ, BY_RANKS = "Vulkan RTXRMQ", "Vulkan RTXRMQ with planes at ranks"
 PIPELINE, WITH_RAYS = "Vulkan CL as a pipeline without rays", "Vulkan CL with rays on the highest level"
+UPDATABLE = " updatable"  # behind the names of pipelines with rays: structures are built as published
 QUEUE, MULTI_LOAD = "CL warp-local queuing", "CL multi-load"
 NO_SHUFFLES, NO_INTRINSICS = "CL without shuffles", "CL without warp intrinsics"
 
@@ -54,8 +55,9 @@ def total_of_column(row):
 
 
 def system(row):
-    """The system of a row: contenders on the CPU without their number of threads; None for those that no figure has."""
-    name = row["contender"]
+    """The system of a row: contenders on the CPU without their number of threads, pipelines with rays without how structures are built; None for those
+    that no figure has."""
+    name = row["contender"].removesuffix(UPDATABLE)
     if name == WITH_RAYS and int(row["cutoff"]) != RAY_LEVEL:
         return None
     found = re.fullmatch(r"(CPU|HRMQ) (\d+) threads?", name)
@@ -121,7 +123,7 @@ class Device:
 
     def rays(self, contender, workload):
         """Times by setting: {(entries of a block or of the level, log2 n): ns}."""
-        column = "chunk" if contender in (RTXRMQ, BY_RANKS) else "cutoff"
+        column = "chunk" if contender.startswith(RTXRMQ) else "cutoff"
         rows = [row for row in self.rows if (row["section"], row["contender"], row["workload"]) == ("rays", contender, workload)]
         return {(int(row[column]), log2_n(row)): ns(row) for row in rows}
 

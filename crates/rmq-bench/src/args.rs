@@ -78,12 +78,21 @@ pub struct Args {
 
     /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best
     /// depends on the lengths of column and ranges
-    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17,20", value_parser = clap::value_parser!(u32).range(1..=23))]
+    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17,19,20,22,23", value_parser = clap::value_parser!(u32).range(1..=23))]
     pub ray_block: Vec<u32>,
 
     /// Where the planes of RTXRMQ's triangles are
     #[arg(long, value_enum, value_delimiter = ',', default_value = "values")]
     pub ray_planes: Vec<RayPlanes>,
+
+    /// How acceleration structures of rays are built
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "updatable,compacted"
+    )]
+    pub ray_build: Vec<RayBuild>,
 
     /// Entries of the level that CL asks by rays, at most, as powers of two
     #[arg(long, value_delimiter = ',', default_value = "6,10,15", value_parser = clap::value_parser!(u32).range(5..=20))]
@@ -154,6 +163,15 @@ pub enum RayPlanes {
     Values,
     /// At the ranks of the values among the distinct ones, so far apart that answers are exact
     Ranks,
+}
+
+/// How acceleration structures are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RayBuild {
+    /// As published: so that triangles may move later, for which a device does not split them, and all in one
+    Updatable,
+    /// Values and minima in structures of their own, compacted
+    Compacted,
 }
 
 /// A kernel for range-minimum queries.
