@@ -181,7 +181,8 @@ def rays(device, published):
 
 
 # Kernels as Nsight Compute names them.
-PROFILED = (("answer_", "ours"), ("paper_coalesced_", "GPU-RMQ (CL)"), ("paper_vector_", "GPU-RMQ (VL)"), ("lca_answer_", "LCA (inlabel)"))
+PROFILED = (("answer_", "ours"), ("paper_coalesced_", "GPU-RMQ (CL)"), ("paper_vector_", "GPU-RMQ (VL)"), ("paper_one_sided_", "GPU-RMQ (VL), compared on one side"),
+            ("lca_answer_", "LCA (inlabel)"), ("tour_ancestors", "LCA (Euler tour)"))
 
 
 def profiled(rows):
