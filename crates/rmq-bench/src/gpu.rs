@@ -68,7 +68,6 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
                     }
                     other => other?,
                 }
-                run.save_so_far();
             }
         }
     }

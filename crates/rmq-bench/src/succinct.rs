@@ -150,7 +150,6 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
                 Width::U32 => measure_column::<u32>(run, key, n)?,
                 Width::U64 => measure_column::<u64>(run, key, n)?,
             }
-            run.save_so_far();
         }
     }
     Ok(())
@@ -239,7 +238,7 @@ fn measure_threads<K: IndexableKey>(
         };
         // The paper's figures have the CPU's indexes beside those of the GPU.
         if run.args.paper && threads == run.threads() {
-            run.records.push(Record {
+            run.keep(Record {
                 section: Section::Search,
                 contender: format!("{}, {threads} threads", built.contender),
                 ..record.clone()

@@ -223,7 +223,6 @@ pub fn measure(run: &mut Run) {
                 run.progress.say(&what);
                 run.machine.push(what);
             }
-            run.save_so_far();
         }
     }
     let tables = [tables.costs, tables.precision, tables.left_out].into_iter();
