@@ -185,7 +185,7 @@ fn for_each_chunk<T: Send>(
 /// Values that [`scan`] reads at most, in all.
 const SCANNED_VALUES: usize = 1 << 30;
 
-/// Answers the first queries, as many as [`SCANNED_VALUES`] allows, by reading their ranges.
+/// Answers the first queries, as many as 2^30 values in all allow, by reading their ranges.
 pub fn scan<K: Key>(
     values: &[K],
     encode: impl Fn(K) -> K,
