@@ -1,10 +1,9 @@
 // Baseline: range minima as lowest common ancestors in the Cartesian tree of the column, found in constant time by the inlabel numbers of Schieber
 // and Vishkin ("On Finding Lowest Common Ancestors", 1988), as the GPU-RMQ paper compares with.
 //
-// A node of the tree is a value, and its subtree is the values between the last one before it that is not greater (`left`) and the first one after
-// it that is smaller (`right`). Its parent is the greater of these two. Nodes are numbered in the tree's order from left to right, so node i has
-// number i + 1, and neither an Euler tour nor a sort is needed. `inlabel` is the number with the most trailing zeros in a subtree. Nodes with the same
-// inlabel are a path, and the position of its lowest set bit is its height; `ascendant` has the bits of all paths on the way to the root.
+// Nodes are numbered in the tree's order from left to right, so node i has number i + 1, and neither an Euler tour nor a sort is needed (`lca_tour.cu`
+// has both). `inlabel` is the number with the most trailing zeros in a subtree. Nodes with the same inlabel are a path, and the position of its lowest
+// set bit is its height; `ascendant` has the bits of all paths on the way to the root.
 //
 //   lca_tree_K           PaperIndex x, LcaIndex t, u32* other: parent, inlabel, and whichever of left and right is not the parent; adds to `level` the
 //                        differences between neighbours (0 before); `x` has levels of chunks of 8
@@ -17,9 +16,7 @@
 //   lca_answer_K_p32_W   the arguments of `answer_*`, with an LcaIndex instead of the Index
 //
 // One thread per value or query unless stated otherwise. Columns have at most 2^31 values, which are keys.
-#include "paper.cuh"
-
-constexpr u32 NONE = ~0u;
+#include "lca.cuh"
 
 // Passed to kernels by value.
 struct LcaIndex {
@@ -32,54 +29,6 @@ struct LcaIndex {
 
 // --- the tree ---
 
-constexpr u32 CHUNK = 8, SHIFT = 3;
-
-template <class K> __device__ __forceinline__ K entry_of(const PaperIndex& x, u32 k, u64 i) {
-  return load_entry(static_cast<const K*>(x.level[k]) + i);
-}
-
-// Returns the last position before `i` whose key is not greater than `key`, or NONE.
-template <class K> __device__ __forceinline__ u32 last_not_greater(const PaperIndex& x, u32 i, K key) {
-  u32 k = 0;
-  u64 end = i;  // no entry from here on is the one, nor covers it
-  for (;;) {
-    u64 first = k == x.top ? 0 : end & ~u64(CHUNK - 1);
-    while (end > first && Key<K>::less(key, entry_of<K>(x, k, end - 1))) end--;
-    if (end > first) break;
-    if (k == x.top) return NONE;
-    end >>= SHIFT;
-    k++;
-  }
-  while (k > 0) {
-    k--;
-    end <<= SHIFT;
-    while (Key<K>::less(key, entry_of<K>(x, k, end - 1))) end--;
-  }
-  return u32(end - 1);
-}
-
-// Returns the first position after `i` whose key is smaller than `key`, or n.
-template <class K> __device__ __forceinline__ u32 first_smaller(const PaperIndex& x, u32 i, K key) {
-  u32 k = 0;
-  u64 begin = i + u64(1);
-  for (;;) {
-    u64 entries = ((x.column.n - 1) >> SHIFT * k) + 1;
-    u64 end = (begin + CHUNK - 1) & ~u64(CHUNK - 1);
-    if (k == x.top || end > entries) end = entries;
-    while (begin < end && !Key<K>::less(entry_of<K>(x, k, begin), key)) begin++;
-    if (begin < end) break;
-    if (k == x.top || begin >= entries) return u32(x.column.n);
-    begin >>= SHIFT;
-    k++;
-  }
-  while (k > 0) {
-    k--;
-    begin <<= SHIFT;
-    while (!Key<K>::less(entry_of<K>(x, k, begin), key)) begin++;
-  }
-  return u32(begin);
-}
-
 // Adds `amount` to a difference array, so that its prefix sums grow by it between `left` and `right`, both exclusive.
 __device__ __forceinline__ void add_between(u32* differences, u64 n, u32 left, u32 right, u32 amount) {
   atomicAdd(differences + u32(left + 1), amount);  // NONE + 1 is 0
@@ -91,9 +40,7 @@ template <class K> __device__ __forceinline__ void tree(const PaperIndex& x, con
   if (i >= x.column.n) return;
   K key = entry_of<K>(x, 0, i);
   u32 left = last_not_greater(x, u32(i), key), right = first_smaller(x, u32(i), key);
-  // Of equal ones the right is below the left.
-  bool right_is_parent =
-      right < x.column.n && (left == NONE || !Key<K>::less(entry_of<K>(x, 0, right), entry_of<K>(x, 0, left)));
+  bool right_is_parent = parent_is_right<K>(x, left, right);
   t.parent[i] = right_is_parent ? right : left;
   other[i] = right_is_parent ? left : right;
   u32 first = left + 2, last = right;  // the numbers of the subtree; NONE + 2 is 1

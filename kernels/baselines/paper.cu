@@ -11,12 +11,13 @@
 //   paper_no_shuffle_K_gG_cC_P_W    (CL) the groups take turns, and all threads of a group load the query of each turn; one thread per query
 //   paper_atomic_min_K_gG_cC_P_W    (CL) the same without warp intrinsics: they combine their minima by atomicMin in global memory
 //   paper_vector_K_cC_P_W           (VL) one thread per query, 16-byte loads
+//   paper_one_sided_K_cC_P_W        (VL) the same as its authors write it: of a partial chunk, only the end within it is compared with
 //   paper_full_scan_K_P_W           no index, as published: one thread per query, one value a load
 //   paper_warp_scan_K_P_W           no index: a warp per query, 16-byte loads
 //
 // The answering kernels take the arguments of `answer_*`, with a PaperIndex instead of the Index. `position` also writes values if `values` is not
-// null. `no_shuffle` and `atomic_min` answer with values only, and `atomic_min` needs a column without NULLs, leaves values as keys, and expects the
-// greatest key in all of `values`. For `multi_load` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
+// null. `no_shuffle`, `atomic_min` and `one_sided` answer with values only. `atomic_min` and `one_sided` need a column without NULLs and leave values
+// as keys, and `atomic_min` expects the greatest key in all of `values`. For `multi_load` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
 // hold the original bits. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values of 32 bits only; otherwise G is 16 and C is 32
 // (CL) or 8 (VL).
 #include "paper.cuh"
@@ -156,15 +157,25 @@ __device__ __forceinline__ void no_shuffle(const PaperIndex& x, u32 m, const P* 
   u32 q = blockIdx.x * blockDim.x + threadIdx.x;
   int lane = threadIdx.x % GROUP;
   K mine = Key<K>::max();
+  P my_l = 1, my_r = 0;
   for (int turn = 0; turn < GROUP; turn++) {
     u32 its = q - lane + turn;
+    P l = 1, r = 0;
+    if (its < m) {
+      l = left[its];
+      r = right[its];
+    }
     Seen<K, P, false> seen;
-    if (its < m && left[its] <= right[its]) seen = search_coalesced<K, P, GROUP, CHUNK, false>(x, left[its], right[its] + 1, lane);
+    if (l <= r) seen = search_coalesced<K, P, GROUP, CHUNK, false>(x, l, r + 1, lane);
     P position = 0;
     K least = least_of_group<K, P, GROUP, false>(x, seen, position);
-    if (turn == lane) mine = least;
+    if (turn == lane) {
+      mine = least;
+      my_l = l;
+      my_r = r;
+    }
   }
-  bool some = q < m && put<K, P, false>(x.column, q, left[q], right[q], mine, P(0), values, nullptr);
+  bool some = q < m && put<K, P, false>(x.column, q, my_l, my_r, mine, P(0), values, nullptr);
   u32 word = __ballot_sync(~0u, some);
   if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
 }
@@ -175,8 +186,10 @@ __device__ __forceinline__ void atomic_min(const PaperIndex& x, u32 m, const P* 
   int lane = threadIdx.x % GROUP;
   for (int turn = 0; turn < GROUP; turn++) {
     u32 its = q - lane + turn;
-    if (its >= m || left[its] > right[its]) continue;
-    K least = search_coalesced<K, P, GROUP, CHUNK, false>(x, left[its], right[its] + 1, lane).key;
+    if (its >= m) continue;
+    P l = left[its], r = right[its];
+    if (l > r) continue;
+    K least = search_coalesced<K, P, GROUP, CHUNK, false>(x, l, r + 1, lane).key;
     atomicMin(values + its, least);
   }
   if (valid == nullptr) return;
@@ -242,6 +255,59 @@ __device__ __forceinline__ void vector(const PaperIndex& x, u32 m, const P* left
   }
   u32 word = __ballot_sync(~0u, some);
   if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
+}
+
+// Sees entries of the pack that begins at `start`: those from `bound` on, or those before it.
+template <class K, class P, bool BEFORE>
+__device__ __forceinline__ void see_pack(const K* level, P start, P bound, Seen<K, P, false>& seen) {
+  uint4 bits = __ldg(reinterpret_cast<const uint4*>(level + start));
+  Pack<K> pack;
+  memcpy(&pack, &bits, 16);
+#pragma unroll
+  for (int j = 0; j < Pack<K>::SIZE; j++) {
+    if (BEFORE ? start + j < bound : start + j >= bound) seen.see(pack.at[j], start + j, 0);
+  }
+}
+
+template <class K, class P, int CHUNK>
+__device__ __forceinline__ K least_one_sided(const PaperIndex& x, P first, P end) {
+  constexpr int PACK = Pack<K>::SIZE, SHIFT = CHUNK == 4 ? 2 : CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : 5;
+  static_assert(1 << SHIFT == CHUNK && CHUNK >= PACK, "a thread reads a chunk in whole packs");
+  Seen<K, P, false> seen;
+  u32 k = 0;
+  for (; k < x.top && end - first > CHUNK; k++) {
+    P inner_first = (first + CHUNK - 1) & ~P(CHUNK - 1), inner_end = end & ~P(CHUNK - 1);
+    if (inner_end < inner_first) break;
+    const K* level = static_cast<const K*>(x.level[k]);
+#pragma unroll
+    for (int step = 0; step < CHUNK; step += PACK) {
+      P start = (first & ~P(CHUNK - 1)) + step;
+      if (start + PACK > first && start < inner_first) see_pack<K, P, false>(level, start, first, seen);
+    }
+#pragma unroll
+    for (int step = 0; step < CHUNK; step += PACK) {
+      P start = inner_end + step;
+      if (start < end) see_pack<K, P, true>(level, start, end, seen);
+    }
+    first = inner_first >> SHIFT;
+    end = inner_end >> SHIFT;
+  }
+  for (P start = first & ~P(PACK - 1); start < end; start += PACK) scan_pack<K, P, false>(x, k, start, first, end, seen);
+  return seen.key;
+}
+
+template <class K, class P, int CHUNK>
+__device__ __forceinline__ void one_sided(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64*, u32* valid) {
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  P l = 1, r = 0;
+  if (q < m) {
+    l = left[q];
+    r = right[q];
+    values[q] = l <= r ? least_one_sided<K, P, CHUNK>(x, l, r + 1) : Key<K>::max();
+  }
+  if (valid == nullptr) return;
+  u32 word = __ballot_sync(~0u, l <= r);
+  if (threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
 }
 
 // --- full scans ---
@@ -366,10 +432,11 @@ VECTOR(u32, 32, u32, 32, value, false)
   ASK(paper_full_scan_##K##_p##BITS##_##W, full_scan, K, P, AT)       \
   ASK(paper_warp_scan_##K##_p##BITS##_##W, warp_scan, K, P, AT)
 
-// What the authors compare CL with.
+// What the authors compare CL with, and VL as they write it.
 #define STEPS(K, P, BITS)                                                                   \
   ASK(paper_no_shuffle_##K##_g16_c32_p##BITS##_value, no_shuffle, K, P, 16, 32)             \
-  ASK(paper_atomic_min_##K##_g16_c32_p##BITS##_value, atomic_min, K, P, 16, 32)
+  ASK(paper_atomic_min_##K##_g16_c32_p##BITS##_value, atomic_min, K, P, 16, 32)             \
+  ASK(paper_one_sided_##K##_c8_p##BITS##_value, one_sided, K, P, 8)
 
 #define ALL_AS(K, P, BITS, W, AT)        \
   COALESCED(K, 16, 32, P, BITS, W, AT)   \

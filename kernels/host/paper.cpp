@@ -20,13 +20,18 @@ template <class K, class P, bool AT> void test_shape(Random& random) {
   if constexpr (!AT) test_one<K, P>("no_shuffle", random, 5, AT, no_shuffle<K, P, 16, 32>, 1);
 }
 
-// A column whose bits are keys, as `atomic_min` needs, which also needs `values` filled.
-template <class K, class P> void test_atomic_min(Random& random) {
+// Columns whose bits are keys, as `atomic_min` and `one_sided` need; the former also needs `values` filled.
+template <class K, class P, class Kernel> void test_keys(const char* name, Random& random, u32 shift, Kernel kernel) {
   Column<K> column = random_column<K>(random_size(random, 5000), random);
   column.storage = {0, 0};
   column.valid.clear();
-  PaperLevels<K, P> built(column, 5, random.between(32, 300), false, true, random);
-  ask<K, P>("atomic_min", VALUE, column, random, atomic_min<K, P, 16, 32>, built.index, 1, 0xff);
+  PaperLevels<K, P> built(column, shift, random.between(1 << shift, 300), false, true, random);
+  ask<K, P>(name, VALUE, column, random, kernel, built.index, 1, 0xff);
+}
+
+template <class K, class P> void test_keys(Random& random) {
+  test_keys<K, P>("atomic_min", random, 5, atomic_min<K, P, 16, 32>);
+  test_keys<K, P>("one_sided", random, 3, one_sided<K, P, 8>);
 }
 
 template <class K> void test_width(Random& random) {
@@ -50,10 +55,10 @@ int main(int count, char** arguments) {
     test_width<u32>(random);
     test_width<u64>(random);
     test_width<u128>(random);
-    test_atomic_min<u32, u32>(random);
-    test_atomic_min<u32, u64>(random);
-    test_atomic_min<u64, u32>(random);
-    test_atomic_min<u64, u64>(random);
+    test_keys<u32, u32>(random);
+    test_keys<u32, u64>(random);
+    test_keys<u64, u32>(random);
+    test_keys<u64, u64>(random);
     test_heat_map<1, 8>(random);
     test_heat_map<2, 16>(random);
     test_heat_map<4, 128>(random);

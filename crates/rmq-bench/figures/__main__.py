@@ -72,10 +72,10 @@ def main():
         parser.error("RESULTS and --out go together")
     paths = [path / "results.csv" if path.is_dir() else path for path in args.results]
     paths = paths or [path for path in sorted(RESULTS.glob("*.csv")) if path.name != "published.csv"]
-    devices = open_devices(paths)
+    published = Published(RESULTS / "published.csv")
+    devices = open_devices(paths, published)
     if not devices:
         parser.error("there are no results")
-    published = Published(RESULTS / "published.csv")
     figures = plots.figures(devices)
     all_figures = [figure for *_, shown in figures for figure in shown]
     if args.out:

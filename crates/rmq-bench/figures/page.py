@@ -57,7 +57,7 @@ def read_14(device):
 
 
 def read_15(device):
-    found = device.search("mixed", total_of_column, (OURS, CL, VL, LCA, RTXRMQ))
+    found = device.search("mixed", total_of_column, (OURS, CL, VL, LCA, TOUR, RTXRMQ))
     return "times the column: " + ", ".join(f"{SYSTEMS[name][0]} {span(points.values())}" for name, points in found.items()) if found else ""
 
 
@@ -70,7 +70,7 @@ def read_16(device):
 def read_17(device):
     found = device.search("mixed", build_ms)
     parts = []
-    for name in (OURS, CL, VL, LCA, RTXRMQ, HRMQ, CPU):
+    for name in (OURS, CL, VL, LCA, TOUR, RTXRMQ, HRMQ, CPU):
         if points := found.get(name):
             n = 26 if 26 in points else max(points)
             parts.append(f"{SYSTEMS[name][0]} {short(points[n])} ms" + ("" if n == 26 else f" (2^{n})"))
@@ -106,10 +106,11 @@ def tables(device, published):
     rows = [[SYSTEMS[name][0], *cells(points)] for name, points in mixed.items()]
     for contender, name in (("CL", "GPU-RMQ (CL), the best of figure 12"), ("VL", "GPU-RMQ (VL), the best of figure 12")):
         rows.append([name, *cells(device.tuned(contender))])
-    better = least([mixed[name] for name in (CL, VL) if name in mixed])
-    rows += [["ours: times faster than CL and VL, the paper's parameters", *cells(ratios(better, ours), ratio)],
+    for name, label in ((ONE_SIDED, "GPU-RMQ (VL), compared on one side"), (TRIP, "LCA (Euler tour), the whole trip")):
+        rows.append([label, *cells(device.search("mixed", names=(name,)).get(name, {}))])
+    rows += [["ours: times faster than CL and VL, the paper's parameters", *cells(ratios(device.paper("mixed"), ours), ratio)],
              ["ours: times faster than the next best of all", *cells(ratios(device.others("mixed"), ours), ratio)]]
-    for name in (OURS, CL, VL, LCA):
+    for name in (OURS, CL, VL, LCA, TOUR):
         timed = device.points(("search",), "mixed", lambda row: number(row, "cold_ns"), (name,))
         rows.append([f"{SYSTEMS[name][0]}, timed as in the paper", *cells(timed.get(name, {}))])
     if device.name == "H200":
@@ -119,7 +120,7 @@ def tables(device, published):
     rows = []
     for workload in ("large", "medium", "small"):
         found = device.search(workload)
-        rows += [[f"{SYSTEMS[name][0]}, {workload}", *cells(found[name])] for name in (OURS, CL, VL, LCA, RTXRMQ, FULL_SCAN) if name in found]
+        rows += [[f"{SYSTEMS[name][0]}, {workload}", *cells(found[name])] for name in (OURS, CL, VL, LCA, TOUR, RTXRMQ, FULL_SCAN) if name in found]
         rows.append([f"ours: times faster than the next best, {workload}", *cells(ratios(device.others(workload), found.get(OURS, {})), ratio)])
     if rows := table(header, rows):
         text += ["", "By length of the ranges:", "", *rows]
@@ -144,25 +145,31 @@ def tables(device, published):
     return text + rays(device, published)
 
 
+# Of pipelines with rays, a title and what a row is.
+RAY_TABLES = {
+    RTXRMQ + UPDATABLE: ("RTXRMQ, structures as published, by size of a block", "RTXRMQ, 2^{} a block"),
+    RTXRMQ: ("RTXRMQ, structures compacted, by size of a block", "RTXRMQ, 2^{} a block"),
+    WITH_RAYS + UPDATABLE: ("CL by rays, structures as published, by entries of the level that they search", "CL with rays, at most 2^{} entries"),
+    WITH_RAYS: ("CL by rays, structures compacted, by entries of the level that they search", "CL with rays, at most 2^{} entries"),
+}
+
+
 def rays(device, published):
     """Ray tracing by size of blocks, and beside the authors' figures."""
     text = []
-    sizes = sorted({n for _, n in device.rays(RTXRMQ, "mixed")})
+    found = {name: {workload: device.rays(name, workload) for workload in ("mixed", "large", "medium", "small")} for name in RAY_TABLES}
+    sizes = sorted({n for name in found for _, n in found[name]["mixed"]})
     header = ["", *(f"2^{n}" for n in sizes)]
-    for contender, what in ((RTXRMQ, "RTXRMQ, 2^{} a block"), (WITH_RAYS, "CL with rays, at most 2^{} entries")):
+    for name, (title, what) in RAY_TABLES.items():
         rows = []
-        for workload in ("mixed", "large", "medium", "small"):
-            found = device.rays(contender, workload)
-            for part in sorted({part for part, _ in found}):
-                cells = [short(found[part, n]) if (part, n) in found else "-" for n in sizes]
-                rows.append([what.format(part.bit_length() - 1) + f", {workload}", *cells])
+        for workload, cells in found[name].items():
+            for part in sorted({part for part, _ in cells}):
+                rows.append([what.format(part.bit_length() - 1) + f", {workload}", *(short(cells[part, n]) if (part, n) in cells else "-" for n in sizes)])
         if rows := table(header, rows):
-            text += ["", "RTXRMQ by size of a block, ns a query:" if contender == RTXRMQ else "CL by rays, by entries of the level that they search:", "", *rows]
+            text += ["", f"{title}, ns a query:", "", *rows]
     rows = []
     for workload in ("large", "medium", "small"):
-        best = {}
-        for (_, n), time in device.rays(RTXRMQ, workload).items():
-            best[n] = min(best.get(n, math.inf), time)
+        best = device.search(workload, names=(RTXRMQ,)).get(RTXRMQ, {})
         theirs = published.times("RTXRMQ", "A100", workload)
         if both := ratios(best, theirs):
             rows.append([f"{workload}: here, best block", *(short(best[n]) if n in best else "-" for n in sizes)])
@@ -174,7 +181,8 @@ def rays(device, published):
 
 
 # Kernels as Nsight Compute names them.
-PROFILED = (("answer_", "ours"), ("paper_coalesced_", "GPU-RMQ (CL)"), ("paper_vector_", "GPU-RMQ (VL)"), ("lca_answer_", "LCA (inlabel)"))
+PROFILED = (("answer_", "ours"), ("paper_coalesced_", "GPU-RMQ (CL)"), ("paper_vector_", "GPU-RMQ (VL)"), ("paper_one_sided_", "GPU-RMQ (VL), compared on one side"),
+            ("lca_answer_", "LCA (inlabel)"), ("tour_ancestors", "LCA (Euler tour)"))
 
 
 def profiled(rows):
@@ -215,26 +223,24 @@ def origin(device):
 # --- claims ---
 
 def claim_lca(device, published):
-    paper, lca = device.search("mixed", names=(CL, VL)), device.search("mixed", names=(LCA,)).get(LCA, {})
-    faster = ratios(lca, least(paper.values()))
-    if not faster:
+    return "; ".join(part for part in (beside_lca(device, LCA), beside_lca(device, TOUR)) if part)
+
+
+def beside_lca(device, lca):
+    """How much faster the better of CL and VL is than one form of LCA."""
+    faster = {workload: ratios(device.search(workload, names=(lca,)).get(lca, {}), device.paper(workload)) for workload in ("mixed", "large", "small")}
+    if not faster["mixed"]:
         return ""
-    slower = [n for n, times in faster.items() if times < 1]
-    text = f"on mixed ranges, the better of CL and VL is {span(faster.values())} times as fast as LCA (inlabel)"
-    if slower:
-        text += f", so slower with {listed([f'2^{n}' for n in slower])} values"
-    for workload in ("large", "small"):
-        found = device.search(workload, names=(CL, VL, LCA))
-        times = ratios(found.get(LCA, {}), least([found[name] for name in (CL, VL) if name in found]))
-        if times:
-            text += f"; on {workload} ranges {span(times.values())} times"
-    return text
+    slower = [f"2^{n}" for n, times in faster["mixed"].items() if times < 1]
+    text = f"on mixed ranges, the better of CL and VL is {span(faster['mixed'].values())} times as fast as {SYSTEMS[lca][0]}"
+    text += f", so slower with {listed(slower)} values" if slower else ""
+    return text + "".join(f"; on {workload} ranges {span(faster[workload].values())} times" for workload in ("large", "small") if faster[workload])
 
 
 def claim_build(device, _):
     found = device.search("mixed", build_ms)
     text = []
-    for name in (LCA, HRMQ):
+    for name in (LCA, TOUR, HRMQ):
         slower = ratios(found.get(name, {}), found.get(CL, {}))
         if slower:
             text.append(f"{span(slower.values())} times as fast as that of {SYSTEMS[name][0]}")
@@ -305,15 +311,14 @@ def authors(device, published):
     """Our CL, VL and LCA beside the authors' programs on the same kind of card."""
     if device.name != "H200":
         return ""
-    mine = device.search("mixed", names=(CL, VL, LCA))
+    mine = device.search("mixed", names=(CL, VL, ONE_SIDED, LCA, TOUR, TRIP))
     parts = []
-    for name, contender in (("CL", CL), ("VL", VL), ("LCA", LCA)):
+    for name, contender, what in (("CL", CL, "CL"), ("VL", VL, "VL"), ("VL", ONE_SIDED, "VL, compared on one side,"), ("LCA", LCA, "LCA (inlabel)"),
+                                  ("LCA", TOUR, "LCA (Euler tour)"), ("LCA the whole trip", TRIP, "whole trip of LCA (Euler tour)")):
         both = ratios(mine.get(contender, {}), published.times(name, "H200"))
         if both:
-            parts.append(f"our {name} takes {span(both.values())} times as long as theirs")
-    theirs = least([device.others("mixed"), published.times("VL", "H200"), published.times("CL", "H200")])
-    ours = ratios(theirs, device.search("mixed").get(OURS, {}))
-    return ", ".join(parts) + f". Counting theirs, too, ours is {span(ours.values())} times as fast as the next best" if parts else ""
+            parts.append(f"our {what} takes {span(both.values())} times as long as theirs")
+    return ", ".join(parts) + ". All ratios to the next best count theirs" if parts else ""
 
 
 # --- the page ---
@@ -321,7 +326,7 @@ def authors(device, published):
 def missing(devices):
     """What no device has results for."""
     wanted = (
-        ("ray tracing", any(device.rays(RTXRMQ, "mixed") for device in devices)),
+        ("ray tracing", any(device.search("mixed", names=(RTXRMQ,)) for device in devices)),
         ("CL without shuffles and without warp intrinsics, as they are now", any(device.steps("mixed", (NO_INTRINSICS,)) for device in devices)),
         ("random reads of groups of threads", any(device.reads for device in devices)),
         ("CL, VL and LCA timed as in the paper", any(row["cold_ns"] for device in devices for row in device.rows)),
@@ -332,7 +337,7 @@ def missing(devices):
 
 def authors_rays(devices, published):
     """The authors' own figures of RTXRMQ, where no device has any to be shown beside."""
-    if any(device.rays(RTXRMQ, "mixed") for device in devices):
+    if any(device.search("mixed", names=(RTXRMQ,)) for device in devices):
         return []
     found = {workload: published.times("RTXRMQ", "A100", workload) for workload in ("large", "medium", "small")}
     sizes = sorted({n for times in found.values() for n in times})
@@ -373,14 +378,16 @@ def readme_lines(devices):
     machine = "B" if device.name == "H200" else "D"
     lines = {}
 
-    def line(start, found, tuned):
+    def line(start, found, tuned, theirs={}):
         times = {name: short(points[28]) for name, points in found.items() if 28 in points}
         if {OURS, VL} <= times.keys():
-            others = ", ".join(f"{label}: {times[name]} ns" for name, label in ((CL, "CL"), (VL, "VL"), (LCA, "LCA")) if name in times)
+            others = ", ".join(f"{label}: {times[name]} ns{theirs.get(label, '')}" for name, label in ((CL, "CL"), (VL, "VL"), (LCA, "LCA")) if name in times)
             lines[start] = f"{start} | {times[OURS]} ns | GPU-RMQ paper's systems, re-implemented: {others}{tuned} | GPU kernel, time per range | {machine} |"
 
     tuned = device.tuned("CL")
     best = f", CL with its best parameters: {short(tuned[28])} ns" if 28 in tuned else ""
-    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL, LCA)), best)
+    authors = {label: device.published.times(label, device.name).get(28) for label in ("CL", "VL")}
+    theirs = {label: f" (its authors' program: {short(time)} ns)" for label, time in authors.items() if time}
+    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL, LCA)), best, theirs)
     line("| the same over sorted values, the worst case", device.of_data("increasing", "value", "f32", "mixed"), "")
     return lines

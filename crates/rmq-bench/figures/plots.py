@@ -21,6 +21,7 @@ SYSTEMS = {
     CL: ("GPU-RMQ (CL)", COLORS[1], "-"),
     VL: ("GPU-RMQ (VL)", COLORS[2], "-"),
     LCA: ("LCA (inlabel)", COLORS[3], "-"),
+    TOUR: ("LCA (Euler tour)", COLORS[3], "--"),
     RTXRMQ: ("RTXRMQ", COLORS[4], "-"),
     FULL_SCAN: ("full scan", COLORS[6], "-"),
     HRMQ: ("HRMQ", COLORS[7], "-"),
@@ -109,7 +110,7 @@ def figures(devices):
     def panels(points):
         return {device.name: points(device) for device in devices}
 
-    on_gpu = (OURS, CL, VL, LCA, RTXRMQ)
+    on_gpu = (OURS, CL, VL, LCA, TOUR, RTXRMQ)
     with_build = (*on_gpu, HRMQ, CPU)
     steps = [name for name in STEPS if name != MULTI_LOAD]
     found = [

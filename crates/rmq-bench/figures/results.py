@@ -7,10 +7,12 @@ import sys
 from collections import defaultdict
 
 OURS, CL, VL, LCA = "GPU ours", "GPU CL", "GPU VL", "GPU LCA (inlabel)"  # names have no commas in the file
+ONE_SIDED, TOUR, TRIP = "GPU VL one-sided", "GPU LCA (Euler tour)", "GPU LCA (Euler tour) whole trip"
 FULL_SCAN, HRMQ, CPU = "GPU full scan", "HRMQ", "CPU"
 TWO_READS = "two random reads of 128 bytes"
 RTXRMQ, BY_RANKS = "Vulkan RTXRMQ", "Vulkan RTXRMQ with planes at ranks"
 PIPELINE, WITH_RAYS = "Vulkan CL as a pipeline without rays", "Vulkan CL with rays on the highest level"
+UPDATABLE = " updatable"  # behind the names of pipelines with rays: structures are built as published
 QUEUE, MULTI_LOAD = "CL warp-local queuing", "CL multi-load"
 NO_SHUFFLES, NO_INTRINSICS = "CL without shuffles", "CL without warp intrinsics"
 
@@ -53,8 +55,9 @@ def total_of_column(row):
 
 
 def system(row):
-    """The system of a row: contenders on the CPU without their number of threads; None for those that no figure has."""
-    name = row["contender"]
+    """The system of a row: contenders on the CPU without their number of threads, pipelines with rays without how structures are built; None for those
+    that no figure has."""
+    name = row["contender"].removesuffix(UPDATABLE)
     if name == WITH_RAYS and int(row["cutoff"]) != RAY_LEVEL:
         return None
     found = re.fullmatch(r"(CPU|HRMQ) (\d+) threads?", name)
@@ -64,8 +67,8 @@ def system(row):
 class Device:
     """The results of a device."""
 
-    def __init__(self, name, rows, profile):
-        self.name, self.all, self.profile = name, rows, profile
+    def __init__(self, name, rows, profile, published):
+        self.name, self.all, self.profile, self.published = name, rows, profile, published
         self.rows = [row for row in rows if (row["key"], row["data"], row["result"]) == ("f32", "uniform", "value")]
         self.reads = [row for row in rows if row["section"] == "reads"]
         self.origins = {(row["gpu"], row["driver"], row["clock_mhz"], row["cpu"], row["commit"], row["date"]) for row in rows}
@@ -80,7 +83,7 @@ class Device:
                     points[n] = min(points.get(n, value), value) if y is ns else points.get(n, value)
         return {name: dict(sorted(points.items())) for name, points in lines.items() if points}
 
-    def search(self, workload, y=ns, names=(OURS, CL, VL, LCA, RTXRMQ, FULL_SCAN, HRMQ, CPU, TWO_READS)):
+    def search(self, workload, y=ns, names=(OURS, CL, VL, LCA, TOUR, RTXRMQ, FULL_SCAN, HRMQ, CPU, TWO_READS)):
         return self.points(("search", "limit", "rays", "succinct"), workload, y, names)
 
     def steps(self, workload, names):
@@ -103,15 +106,24 @@ class Device:
         """The best of the heat map, mixed ranges: {log2 n: ns}."""
         return {n: min(cells.values()) for n, cells in self.heat(contender).items()}
 
+    def paper(self, workload):
+        """The better of CL and VL with the paper's parameters, in our implementation or the authors': {log2 n: ns}."""
+        found = self.points(("search",), workload, ns, (CL, VL, ONE_SIDED))
+        return least([*found.values(), *self.authors(workload, ("CL", "VL"))])
+
+    def authors(self, workload, systems):
+        """What the authors' programs took on such a device."""
+        return [self.published.times(system, self.name, workload) for system in systems]
+
     def others(self, workload):
-        """The best of all other systems with an index, tuned ones included: {log2 n: ns}."""
-        found = self.points(("search",), workload, ns, (CL, VL, LCA, f"{VL} t = 8", f"{VL} t = 64"))
+        """The best of all other systems with an index, tuned ones and the authors' programs included: {log2 n: ns}."""
+        found = self.points(("search",), workload, ns, (LCA, TOUR, f"{VL} t = 8", f"{VL} t = 64"))
         tuned = [self.tuned("CL"), self.tuned("VL")] if workload == "mixed" else []
-        return least([*found.values(), *tuned])
+        return least([self.paper(workload), *found.values(), *tuned, *self.authors(workload, ("LCA",))])
 
     def rays(self, contender, workload):
         """Times by setting: {(entries of a block or of the level, log2 n): ns}."""
-        column = "chunk" if contender in (RTXRMQ, BY_RANKS) else "cutoff"
+        column = "chunk" if contender.startswith(RTXRMQ) else "cutoff"
         rows = [row for row in self.rows if (row["section"], row["contender"], row["workload"]) == ("rays", contender, workload)]
         return {(int(row[column]), log2_n(row)): ns(row) for row in rows}
 
@@ -145,7 +157,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def open_devices(paths):
+def open_devices(paths, published):
     """Reads all results. Runs on the same device, of different sections, are put together. A file is of one machine: rows
     that were measured on its CPU alone, which name no GPU, belong to the others.
 
@@ -161,7 +173,7 @@ def open_devices(paths):
             profiles[path.name.split("-")[0]] = rows
         else:
             sys.exit(f"error: {path} has no results of rmq-bench")
-    return [Device(name, rows, profiles.get(name.lower(), [])) for name, rows in sorted(by_device.items())]
+    return [Device(name, rows, profiles.get(name.lower(), []), published) for name, rows in sorted(by_device.items())]
 
 
 class Published:

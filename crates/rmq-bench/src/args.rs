@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use rmq_bench::data::Data;
+use rmq_bench::kinds::{EngineKind, ResultKind, Width, numbers_of_threads};
 use rmq_bench::workload::Workload;
 
 /// Measures range-minimum queries: our engines on CPU and GPU, the systems of the GPU-RMQ paper (Kreis et al., 2026),
@@ -41,7 +42,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "ours,cl,vl,lca,full-scan,warp-scan"
+        default_value = "ours,cl,vl,vl-one-sided,lca,lca-tour,lca-tour-trip,full-scan,warp-scan"
     )]
     pub kernel: Vec<Kernel>,
 
@@ -61,18 +62,9 @@ pub struct Args {
     #[arg(long, default_value_t = 22, value_parser = clap::value_parser!(u32).range(6..=30))]
     pub cpu_batch: u32,
 
-    /// Threads of the CPU engine, and threads that send queries to the GPU from host to host [default: 1, 2, 4 and so
-    /// on to all]
+    /// Threads of the CPU engine [default: 1, 2, 4 and so on to all]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
-
-    /// Rows of the build side, for `--measure join`
-    #[arg(long, default_value_t = 50_000_000)]
-    pub rows: usize,
-
-    /// Probe rows, for `--measure join`
-    #[arg(long, default_value_t = 5_000_000)]
-    pub probes: usize,
 
     /// How often each time is measured, after once that does not count. The median is reported
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -86,12 +78,21 @@ pub struct Args {
 
     /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best
     /// depends on the lengths of column and ranges
-    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17,20", value_parser = clap::value_parser!(u32).range(1..=23))]
+    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17,19,20,22,23", value_parser = clap::value_parser!(u32).range(1..=23))]
     pub ray_block: Vec<u32>,
 
     /// Where the planes of RTXRMQ's triangles are
     #[arg(long, value_enum, value_delimiter = ',', default_value = "values")]
     pub ray_planes: Vec<RayPlanes>,
+
+    /// How acceleration structures of rays are built
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "updatable,compacted"
+    )]
+    pub ray_build: Vec<RayBuild>,
 
     /// Entries of the level that CL asks by rays, at most, as powers of two
     #[arg(long, value_delimiter = ',', default_value = "6,10,15", value_parser = clap::value_parser!(u32).range(5..=20))]
@@ -131,7 +132,6 @@ Examples:
   rmq-bench --measure paper --quick                     a trial run of less than a minute
   rmq-bench --measure paper                             all figures of the paper
   rmq-bench --engine cuda --kernel ours,cl,vl --n 28    our search beside the paper's on 2^28 values
-  rmq-bench --measure trip --n 28 --batch 27            from host memory to host memory
 
 docs/benchmarks.md lists more, explains how times are measured, and shows results.";
 
@@ -154,12 +154,6 @@ pub enum Measure {
     /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the
     /// feature `rt`. What would take long without ray-tracing cores is left out, and the report says so
     Rays,
-    /// From host memory to host memory, by number of threads
-    Trip,
-    /// Rows and queries from which on the GPU is faster than the CPU
-    Crossover,
-    /// A range join: build side and probe rows from host memory, answers to host memory
-    Join,
 }
 
 /// Where the planes of triangles are.
@@ -171,13 +165,13 @@ pub enum RayPlanes {
     Ranks,
 }
 
-/// An engine.
+/// How acceleration structures are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineKind {
-    /// The CPU engine
-    Cpu,
-    /// The CUDA engine, and kernels alone
-    Cuda,
+pub enum RayBuild {
+    /// As published: so that triangles may move later, for which a device does not split them, and all in one
+    Updatable,
+    /// Values and minima in structures of their own, compacted
+    Compacted,
 }
 
 /// A kernel for range-minimum queries.
@@ -189,8 +183,15 @@ pub enum Kernel {
     Cl,
     /// GPU-RMQ (VL): vector loads
     Vl,
+    /// The same for values alone, with the comparisons of the authors' program
+    VlOneSided,
     /// Lowest common ancestors in the Cartesian tree
     Lca,
+    /// The same by an Euler tour, as published, timed as the authors' program times itself: without the mapping of
+    /// ranges to nodes, and of nodes to values
+    LcaTour,
+    /// The same, timed with both
+    LcaTourTrip,
     /// No index: one thread reads a range from end to end, as published
     FullScan,
     /// No index: a warp reads a range from end to end
@@ -203,52 +204,12 @@ impl Kernel {
             Self::Ours => "ours",
             Self::Cl => "CL",
             Self::Vl => "VL",
+            Self::VlOneSided => "VL one-sided",
             Self::Lca => "LCA (inlabel)",
+            Self::LcaTour => "LCA (Euler tour)",
+            Self::LcaTourTrip => "LCA (Euler tour), whole trip",
             Self::FullScan => "full scan",
             Self::WarpScan => "full scan by warps",
-        }
-    }
-}
-
-/// The result of a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
-pub enum ResultKind {
-    /// The smallest value
-    Value,
-    /// Its leftmost position
-    Position,
-}
-
-impl ResultKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Value => "value",
-            Self::Position => "position",
-        }
-    }
-}
-
-/// Width of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
-pub enum Width {
-    /// f32
-    U32,
-    /// f64
-    U64,
-}
-
-impl Width {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::U32 => "f32",
-            Self::U64 => "f64",
-        }
-    }
-
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::U32 => 4,
-            Self::U64 => 8,
         }
     }
 }
@@ -283,8 +244,6 @@ impl Args {
             self.batch = self.batch.min(18);
             self.cpu_batch = self.cpu_batch.min(if self.paper { 13 } else { 16 });
             self.rounds = self.rounds.min(3);
-            self.rows = self.rows.min(1 << 20);
-            self.probes = self.probes.min(1 << 18);
         }
         self.max_host_n = if self.paper || self.n.is_empty() {
             28
@@ -297,12 +256,7 @@ impl Args {
             self.n = if self.paper { all.into() } else { some.into() };
         }
         if self.threads.is_empty() {
-            let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-            self.threads = (0..32)
-                .map(|power| 1 << power)
-                .take_while(|threads| *threads < all)
-                .collect();
-            self.threads.push(all);
+            self.threads = numbers_of_threads();
         }
         self
     }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rmq_engine::{Answers, EngineError, Key, RangeIndex};
 
-use rmq_bench::workload::BoundsRef;
+use crate::workload::BoundsRef;
 
-use crate::args::ResultKind;
+use crate::kinds::ResultKind;
 
 /// Queries of a batch for the CPU: as many as DataFusion's batches have rows.
 pub const CPU_BATCH_SIZE: usize = 1 << 13;
@@ -19,7 +19,9 @@ pub const GPU_BATCH_SIZE: usize = 1 << 19;
 /// How queries are run.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchOptions {
+    /// What each query is answered with.
     pub result: ResultKind,
+    /// Threads that send batches.
     pub threads: usize,
     /// The most queries of a batch.
     pub batch_size: usize,
@@ -69,6 +71,12 @@ impl BatchOptions {
 
 /// Runs all queries and drops the answers. Those of a batch are written to memory that the index provides, as in
 /// DataFusion.
+///
+/// # Errors
+/// Those of the engine.
+///
+/// # Panics
+/// If a thread panics.
 pub fn run<K: Key>(
     index: &dyn RangeIndex<K>,
     bounds: BoundsRef<'_>,
@@ -85,7 +93,9 @@ pub fn run<K: Key>(
 /// The answers to all queries.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CollectedAnswers<K> {
+    /// Smallest values.
     Values(Vec<K>),
+    /// Their leftmost positions.
     Positions(Vec<i64>),
 }
 
@@ -104,6 +114,12 @@ impl<K: Key> CollectedAnswers<K> {
 }
 
 /// Runs all queries and keeps the answers.
+///
+/// # Errors
+/// Those of the engine.
+///
+/// # Panics
+/// If a thread panics.
 pub fn collect<K: Key>(
     index: &dyn RangeIndex<K>,
     bounds: BoundsRef<'_>,
@@ -169,7 +185,7 @@ fn for_each_chunk<T: Send>(
 /// Values that [`scan`] reads at most, in all.
 const SCANNED_VALUES: usize = 1 << 30;
 
-/// Answers the first queries, as many as [`SCANNED_VALUES`] allows, by reading their ranges.
+/// Answers the first queries, as many as 2^30 values in all allow, by reading their ranges.
 pub fn scan<K: Key>(
     values: &[K],
     encode: impl Fn(K) -> K,

@@ -10,11 +10,11 @@ use rmq_bench::clock;
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::BoundsRef;
 
-use crate::args::Width;
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE};
-use crate::index::{self, IndexableKey, TimedIndex};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE};
+use rmq_bench::index::{self, IndexableKey, TimedIndex};
+use rmq_bench::kinds::Width;
 
 /// Returns the number of steps of all columns.
 pub fn steps(run: &Run) -> usize {

@@ -1,11 +1,11 @@
 //! The sections that measure single kernels on the GPU: search, warp-local queuing, heat map.
 
 use rmq_engine::EngineError;
-use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::{DeviceQueries, KernelUnderTest};
 use crate::lab::lca::MAX_LCA_ROWS;
+use crate::lab::lca_tour::MAX_TOUR_ROWS;
 use crate::lab::limit::Ranges;
 use crate::lab::paper::{BEST_COALESCED, PaperKernel};
 
@@ -13,8 +13,7 @@ use rmq_bench::clock::Timing;
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Kernel, Measure, ResultKind, Width};
-use crate::index::IndexableKey;
+use crate::args::{Kernel, Measure};
 use crate::kernels::{
     LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, level_readers, search_steps,
     setting, ways,
@@ -22,18 +21,14 @@ use crate::kernels::{
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
+use rmq_bench::index::IndexableKey;
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
 
-impl From<ResultKind> for KernelOutput {
-    fn from(result: ResultKind) -> Self {
-        match result {
-            ResultKind::Value => Self::Value,
-            ResultKind::Position => Self::Position,
-        }
-    }
-}
+/// How often a tour is built at most: most of it is done by few threads.
+const TOUR_ROUNDS: u32 = 3;
 
 /// A column on the device with memory for answers and for reference answers.
 struct Bench<'a> {
@@ -73,7 +68,6 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
                     }
                     other => other?,
                 }
-                run.save_so_far();
             }
         }
     }
@@ -205,9 +199,21 @@ impl Bench<'_> {
         setting: Setting,
         result: ResultKind,
     ) -> Result<Option<KernelUnderTest>, EngineError> {
-        if kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
-            let tree = (self.lab).lca(&self.column, result.into(), self.rounds())?;
+        let (rows, rounds) = (self.column.rows, self.rounds());
+        if kernel == Kernel::Lca && rows <= MAX_LCA_ROWS {
+            let tree = (self.lab).lca(&self.column, result.into(), rounds)?;
             return Ok(Some(tree));
+        }
+        if let Some(time) = kernel.tour_time()
+            && rows <= MAX_TOUR_ROWS
+            && result == ResultKind::Value
+        {
+            let (queries, rounds) = (1 << self.run.args.batch, rounds.min(TOUR_ROUNDS));
+            let tree = (self.lab).lca_tour(&self.column, time, queries, rounds)?;
+            return Ok(Some(tree));
+        }
+        if kernel == Kernel::VlOneSided && result != ResultKind::Value {
+            return Ok(None);
         }
         let paper = kernel.paper();
         paper

@@ -301,10 +301,10 @@ mod tests {
 
     #[test]
     fn long_columns_have_the_answers_of_the_engine() {
-        use crate::args::ResultKind;
-        use crate::batches::{BatchOptions, CollectedAnswers, collect};
-        use crate::index;
+        use rmq_bench::batches::{BatchOptions, CollectedAnswers, collect};
         use rmq_bench::data::{Data, column};
+        use rmq_bench::index;
+        use rmq_bench::kinds::ResultKind;
         use rmq_bench::workload::Workload;
         use rmq_engine::cpu::CpuEngine;
         use std::sync::Arc;

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use rmq_engine::{BuildOptions, Column, Encoding, Engine, EngineError, Key, RangeIndex};
 
-use rmq_bench::clock::measure;
-use rmq_bench::data::Value;
+use crate::clock::measure;
+use crate::data::Value;
 
-use crate::args::ResultKind;
+use crate::kinds::ResultKind;
 
 /// A width of keys that engines build indexes of. The keys of a column are the bits of floats.
 pub trait IndexableKey: Key + Value {
     /// Builds an index.
+    ///
+    /// # Errors
+    /// Those of the engine.
     fn build(
         engine: &dyn Engine,
         column: Column<Self>,
@@ -57,11 +60,19 @@ pub fn float_column<K: IndexableKey>(values: &Arc<Vec<K>>) -> Column<K> {
 
 /// An index and the seconds that building it took.
 pub struct TimedIndex<K> {
+    /// The index.
     pub index: Arc<dyn RangeIndex<K>>,
+    /// The median of all builds.
     pub seconds: f64,
 }
 
 /// Builds an index for such results on `threads` threads, several times.
+///
+/// # Errors
+/// Those of the engine.
+///
+/// # Panics
+/// Never: an index is built at least once.
 pub fn build<K: IndexableKey>(
     engine: &dyn Engine,
     column: &Column<K>,

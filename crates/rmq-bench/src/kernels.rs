@@ -2,10 +2,12 @@
 
 use rmq_engine::cuda::rmq::shape::Shape;
 
-use crate::args::{Args, Kernel, Measure, ResultKind, Width};
+use crate::args::{Args, Kernel, Measure};
 use crate::lab::device::needs_wide_positions;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
+use crate::lab::tour::TourTime;
 use crate::record::Setting;
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not
 /// smaller than the group.
@@ -22,22 +24,32 @@ impl Kernel {
     /// The paper's kernel with its setting; `None` for those that have another index.
     pub fn paper(self) -> Option<PaperKernel> {
         match self {
-            Self::Ours | Self::Lca => None,
+            Self::Ours | Self::Lca | Self::LcaTour | Self::LcaTourTrip => None,
             Self::Cl => Some(coalesced(BEST_COALESCED, Cooperation::Queue, false)),
             Self::Vl => Some(PaperKernel::Vector {
                 chunk: BEST_VECTOR,
                 heat_map: false,
             }),
+            Self::VlOneSided => Some(PaperKernel::OneSided { chunk: BEST_VECTOR }),
             Self::FullScan => Some(PaperKernel::FullScan),
             Self::WarpScan => Some(PaperKernel::WarpScan),
+        }
+    }
+
+    /// What is timed of a search in a tree that an Euler tour numbers.
+    pub fn tour_time(self) -> Option<TourTime> {
+        match self {
+            Self::LcaTour => Some(TourTime::Search),
+            Self::LcaTourTrip => Some(TourTime::WholeTrip),
+            _ => None,
         }
     }
 
     pub fn setting(self, cutoff: u64) -> Setting {
         match self {
             Self::Cl => setting(BEST_COALESCED, cutoff),
-            Self::Vl => setting((1, BEST_VECTOR), cutoff),
-            Self::Ours | Self::Lca | Self::FullScan | Self::WarpScan => Setting::default(),
+            Self::Vl | Self::VlOneSided => setting((1, BEST_VECTOR), cutoff),
+            _ => Setting::default(),
         }
     }
 
@@ -46,7 +58,7 @@ impl Kernel {
         match self {
             Self::FullScan => Some((1_u64 << 23) as f64),
             Self::WarpScan => Some(LONGEST_SCANNED),
-            Self::Ours | Self::Cl | Self::Vl | Self::Lca => None,
+            _ => None,
         }
     }
 }

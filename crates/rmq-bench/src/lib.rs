@@ -17,10 +17,14 @@
     reason = "sizes and times are far from every limit; `n`, `l` and `r` are the paper's names"
 )]
 
+pub mod batches;
 pub mod clock;
 pub mod data;
 pub mod env;
+pub mod index;
+pub mod kinds;
 pub mod memory;
+pub mod progress;
 pub mod random;
 pub mod table;
 pub mod workload;

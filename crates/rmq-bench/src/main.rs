@@ -16,16 +16,11 @@
 )]
 
 mod args;
-mod batches;
 mod cpu;
-mod crossover;
 mod gpu;
 mod hrmq;
-mod index;
-mod join;
 mod kernels;
 mod lab;
-mod progress;
 #[cfg(feature = "rt")]
 mod ray;
 mod reads;
@@ -34,7 +29,6 @@ mod report;
 mod run;
 mod sections;
 mod succinct;
-mod trip;
 
 use std::error::Error;
 use std::fmt::Write as _;

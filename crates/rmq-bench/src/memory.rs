@@ -129,6 +129,11 @@ pub fn available_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// Whether a column of so many bytes fits the memory that is available, with half as much beside it.
+pub fn has_room(bytes: u64) -> bool {
+    available_bytes().is_none_or(|available| bytes + bytes / 2 < available)
+}
+
 /// Returns the bytes that the allocator has handed out and not got back; 0 where it does not count them.
 #[must_use]
 pub fn allocated_bytes() -> u64 {

@@ -7,8 +7,8 @@ pub struct Progress {
     bar: ProgressBar,
 }
 
-impl Progress {
-    pub fn new() -> Self {
+impl Default for Progress {
+    fn default() -> Self {
         let style = ProgressStyle::with_template(
             "{bar:32} {pos} of {len} in {elapsed}, {eta} left: {wide_msg}",
         );
@@ -17,7 +17,9 @@ impl Progress {
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
         }
     }
+}
 
+impl Progress {
     /// Adds steps to those that are to be done.
     pub fn expect(&self, steps: usize) {
         self.bar.inc_length(steps as u64);

@@ -6,11 +6,11 @@ use rmq_bench::data::Data;
 use rmq_bench::table::{Table, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{ResultKind, Width};
 use crate::lab::device::Lab;
 use crate::lab::reads::{L2_BYTES, ReadPattern};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// Threads of a group, up to a block.
 const GROUPS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];

@@ -8,7 +8,7 @@ use rmq_bench::clock::Timing;
 use rmq_bench::data::Data;
 use rmq_bench::workload::Workload;
 
-use crate::args::{ResultKind, Width};
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// What was measured: column, ranges and result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,8 +66,6 @@ pub enum Section {
     Queuing,
     /// Ray-tracing pipelines.
     Rays,
-    Trip,
-    Crossover,
     /// Succinct indexes on the CPU beside our engine, by number of threads.
     Succinct,
 }
@@ -82,8 +80,6 @@ impl Section {
             Self::Readers => "readers",
             Self::Queuing => "queuing",
             Self::Rays => "rays",
-            Self::Trip => "trip",
-            Self::Crossover => "crossover",
             Self::Succinct => "succinct",
         }
     }

@@ -6,8 +6,9 @@ use rmq_bench::data::Data;
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Kernel, ResultKind, Width};
+use crate::args::Kernel;
 use crate::record::{Case, Record, Section};
+use rmq_bench::kinds::{ResultKind, Width};
 
 /// Among contenders, a kernel that reads the two lines which hold the ends of a range.
 pub const TWO_READS: &str = "two random reads of 128 bytes";
@@ -119,10 +120,6 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
     for group in groups(records, &[Section::Readers]) {
         tables.push(group.ns_table("Ours by who reads the levels above the column, ns a query"));
     }
-    for group in groups(records, &[Section::Trip]) {
-        let title = "Host to host, million queries a second";
-        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
-    }
     for group in groups(records, &[Section::Succinct]) {
         let title = "Succinct indexes on the CPU, million queries a second";
         tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
@@ -137,11 +134,11 @@ fn search(group: &Group<'_>, heat_map: Option<&Group<'_>>) -> Table {
     let ours = on_gpu(Kernel::Ours);
     let by_reads = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(TWO_READS, *n)?);
     let by_paper = |n: &u32| {
-        let (cl, vl) = (
-            group.ns(&on_gpu(Kernel::Cl), *n),
-            group.ns(&on_gpu(Kernel::Vl), *n),
-        );
-        let better = cl.into_iter().chain(vl).reduce(f64::min)?;
+        let paper = [Kernel::Cl, Kernel::Vl, Kernel::VlOneSided];
+        let times = paper
+            .iter()
+            .filter_map(|kernel| group.ns(&on_gpu(*kernel), *n));
+        let better = times.reduce(f64::min)?;
         Some(better / group.ns(&ours, *n)?)
     };
     let mut ratio = |name: &str, ratio: &dyn Fn(&u32) -> Option<f64>| {

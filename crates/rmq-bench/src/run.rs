@@ -1,13 +1,18 @@
 //! A run: its arguments, its progress, and what was measured so far.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use rmq_bench::memory;
 use rmq_bench::table::{Table, three_digits};
 
-use crate::args::{Args, Width};
-use crate::progress::Progress;
+use crate::args::Args;
 use crate::record::{self, Origin, Record};
+use rmq_bench::kinds::Width;
+use rmq_bench::progress::Progress;
+
+/// How often results are written, so that a run that is ended early leaves them.
+const SAVED_EVERY: Duration = Duration::from_secs(5);
 
 /// The state of a run, to which each section adds.
 pub struct Run {
@@ -18,6 +23,8 @@ pub struct Run {
     /// What all measurements have in common.
     pub origin: Origin,
     pub records: Vec<Record>,
+    /// When they were written.
+    saved: Instant,
     /// Tables that are not computed from the records.
     pub tables: Vec<Table>,
 }
@@ -34,10 +41,11 @@ impl Run {
         };
         Self {
             args,
-            progress: Progress::new(),
+            progress: Progress::default(),
             machine: vec![format!("CPU: {}", cpu_name())],
             origin,
             records: Vec::new(),
+            saved: Instant::now(),
             tables: Vec::new(),
         }
     }
@@ -49,17 +57,13 @@ impl Run {
 
     /// Returns the lengths of columns, as powers of two, that fit in host memory.
     pub fn host_sizes(&self, key: Width) -> Vec<u32> {
-        let available = memory::available_bytes();
-        let fits = |n: &u32| {
-            let bytes = (key.bytes() as u64) << n;
-            *n <= self.args.max_host_n
-                && available.is_none_or(|available| bytes + bytes / 2 < available)
-        };
+        let fits =
+            |n: &u32| *n <= self.args.max_host_n && memory::has_room((key.bytes() as u64) << n);
         self.args.n.iter().copied().filter(fits).collect()
     }
 
-    /// Writes what was measured so far, so that a run that is ended early leaves it.
-    pub fn save_so_far(&self) {
+    /// Writes what was measured so far.
+    fn save_so_far(&self) {
         if let Err(error) = self.save() {
             self.progress.say(&format!("results.csv: {error}"));
         }
@@ -95,7 +99,16 @@ impl Run {
             three_digits(record.ns_per_query()),
             record.case.title(),
         ));
+        self.keep(record);
+    }
+
+    /// Keeps a measurement.
+    pub fn keep(&mut self, record: Record) {
         self.records.push(record);
+        if self.saved.elapsed() >= SAVED_EVERY {
+            self.save_so_far();
+            self.saved = Instant::now();
+        }
     }
 }
 

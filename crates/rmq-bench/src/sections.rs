@@ -3,14 +3,14 @@
 use std::error::Error;
 
 use rmq_engine::EngineError;
-use rmq_engine::cuda::{CudaEngine, CudaOptions};
 
-use crate::args::{Args, EngineKind, Measure};
+use crate::args::{Args, Measure};
 use crate::lab::device::Lab;
 #[cfg(feature = "rt")]
 use crate::ray;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, kernels, reads, succinct, trip};
+use crate::{cpu, gpu, kernels, reads, succinct};
+use rmq_bench::kinds::EngineKind;
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -44,25 +44,10 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
         }
         gpu::measure(&mut run, lab)?;
     }
-    let limits = lab.as_ref().filter(|_| run.args.measures(Measure::Join));
-    let limits = limits.map(join::Limits::measure).transpose()?;
-    // The engine opens the device again and needs its memory.
+    // Vulkan opens the device again and needs its memory.
     drop(lab);
     if run.args.measures(Measure::Rays) {
         measure_rays(&mut run);
-    }
-    if run.args.measures(Measure::Join) {
-        let cuda = open_cuda(&run.args);
-        join::measure(&mut run, cuda.as_ref(), limits)?;
-    }
-    if run.args.measures(Measure::Trip) || run.args.measures(Measure::Crossover) {
-        let cuda = open_cuda(&run.args);
-        if run.args.measures(Measure::Trip) {
-            trip::measure(&mut run, cuda.as_ref())?;
-        }
-        if run.args.measures(Measure::Crossover) {
-            crossover::measure(&mut run, cuda.as_ref())?;
-        }
     }
     run.progress.finish();
     Ok(run)
@@ -107,15 +92,4 @@ fn open_lab(run: &mut Run) -> Option<Lab> {
             None
         }
     }
-}
-
-/// Opens the CUDA engine, if it is wanted and there is a device.
-fn open_cuda(args: &Args) -> Option<CudaEngine> {
-    let options = CudaOptions {
-        devices: vec![args.device],
-        ..CudaOptions::default()
-    };
-    args.uses(EngineKind::Cuda)
-        .then(|| CudaEngine::open(&options).ok())
-        .flatten()
 }

@@ -11,12 +11,12 @@ use rmq_engine::{Answers, BuildOptions, Crossings, Encoding, EngineError, RangeE
 use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
 
-use crate::args::Width;
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
 use crate::hrmq::Hrmq;
-use crate::index::{self, IndexableKey};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
+use rmq_bench::index::{self, IndexableKey};
+use rmq_bench::kinds::Width;
 
 /// An index that finds the position of a minimum without the column.
 trait FindMinimum: Send + Sync + std::fmt::Debug {
@@ -150,7 +150,6 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
                 Width::U32 => measure_column::<u32>(run, key, n)?,
                 Width::U64 => measure_column::<u64>(run, key, n)?,
             }
-            run.save_so_far();
         }
     }
     Ok(())
@@ -239,7 +238,7 @@ fn measure_threads<K: IndexableKey>(
         };
         // The paper's figures have the CPU's indexes beside those of the GPU.
         if run.args.paper && threads == run.threads() {
-            run.records.push(Record {
+            run.keep(Record {
                 section: Section::Search,
                 contender: format!("{}, {threads} threads", built.contender),
                 ..record.clone()

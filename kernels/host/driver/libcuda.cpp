@@ -171,6 +171,8 @@ Result cuMemHostAlloc(void** start, size_t bytes, unsigned) { return *start = me
 Result cuMemFreeHost(void* start) { return memory.free(start), OK; }
 Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void*) { return memcpy(reinterpret_cast<void*>(to), from, bytes), OK; }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void*) { return memcpy(to, reinterpret_cast<void*>(from), bytes), OK; }
+Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) { return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), OK; }
+Result cuCtxSynchronize() { return OK; }
 Result cuMemsetD8Async(Address to, unsigned char byte, size_t bytes, void*) { return memset(reinterpret_cast<void*>(to), byte, bytes), OK; }
 
 Result cuStreamCreate(void** stream, unsigned) { return *stream = stream, OK; }

@@ -11,6 +11,7 @@ use rmq_engine::cuda::rmq::layout::DeviceIndex;
 use super::device::{DeviceAnswers, DeviceBounds, Lab};
 use super::lca_index::LcaIndex;
 use super::paper_index::PaperIndex;
+use super::tour::{Tour, TourTime};
 
 /// A kernel with its index, ready to answer queries.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub enum KernelIndex {
     Paper(Box<PaperIndex>),
     /// A Cartesian tree.
     Lca(Box<LcaIndex>),
+    /// A Cartesian tree numbered by an Euler tour.
+    Tour(Box<Tour>),
 }
 
 impl KernelUnderTest {
@@ -50,6 +53,14 @@ impl KernelUnderTest {
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
         self.memory.bytes() as u64
+    }
+
+    /// The tree whose search is timed alone, without the mapping to its nodes and back.
+    fn untimed_tour(&self) -> Option<&Tour> {
+        match &self.index {
+            KernelIndex::Tour(tour) if tour.time == TourTime::Search => Some(tour),
+            _ => None,
+        }
     }
 }
 
@@ -77,7 +88,14 @@ impl Lab {
         rounds: u32,
     ) -> Result<Timing, EngineError> {
         self.overwrite(kernel, queries)?;
-        self.time(rounds, || self.launch(kernel, queries))
+        if let Some(tour) = kernel.untimed_tour() {
+            self.find_nodes(tour, queries.bounds, queries.count)?;
+        }
+        let time = self.time(rounds, || self.launch(kernel, queries))?;
+        if let Some(tour) = kernel.untimed_tour() {
+            self.take_values(tour, queries.answers, queries.count)?;
+        }
+        Ok(time)
     }
 
     /// Answers queries and measures how long it takes as the paper's program does.
@@ -93,6 +111,9 @@ impl Lab {
         queries: DeviceQueries<'_>,
     ) -> Result<f64, EngineError> {
         self.overwrite(kernel, queries)?;
+        if let Some(tour) = kernel.untimed_tour() {
+            self.find_nodes(tour, queries.bounds, queries.count)?;
+        }
         self.stream.wait()?;
         self.time_cold(|| self.launch(kernel, queries))
     }
@@ -139,6 +160,14 @@ impl Lab {
             KernelIndex::Engine(index) => argument(&**index),
             KernelIndex::Paper(index) => argument(&**index),
             KernelIndex::Lca(index) => argument(&**index),
+            KernelIndex::Tour(tour) if tour.time == TourTime::Search => {
+                return self.find_ancestors(tour, kernel.function, count);
+            }
+            KernelIndex::Tour(tour) => {
+                self.find_nodes(tour, bounds, count)?;
+                self.find_ancestors(tour, kernel.function, count)?;
+                return self.take_values(tour, answers, count);
+            }
         };
         let arguments = [
             index,

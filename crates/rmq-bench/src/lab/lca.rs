@@ -4,6 +4,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::module::Module;
 use rmq_engine::cuda::driver::stream::argument;
+use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use super::device::{DeviceColumn, Lab};
@@ -20,10 +21,10 @@ const LCA: Module = Module {
 pub const MAX_LCA_ROWS: u64 = 1 << 31;
 
 /// Entries of a chunk of the levels that the tree is built from.
-const CHUNK: u32 = 8;
+pub(super) const CHUNK: u32 = 8;
 
 /// Values that a block sums at once.
-const TILE: u64 = 2048;
+pub(super) const TILE: u64 = 2048;
 
 /// Threads of a block.
 const BLOCK: u64 = 256;
@@ -58,10 +59,7 @@ impl Lab {
         let array = column.rows.next_multiple_of(TILE) * 4;
         let memory = self.allocate(5 * array as usize)?;
         let only_build = self.allocate(2 * array as usize)?;
-        let sums = self.allocate((array / TILE + 2 * TILE * 4) as usize)?;
-        // Sums of tiles that are not whole count numbers past the end, but no one reads these sums.
-        // SAFETY: within the memory, which nothing else uses yet.
-        unsafe { (self.stream).memset(sums.address(), 0, sums.bytes())? };
+        let sums = self.sums_of_tiles(column.rows)?;
         let at = |number: u64| memory.address() + number * array;
         let index = LcaIndex {
             column: levels.index.column,
@@ -105,9 +103,23 @@ impl Lab {
         })
     }
 
+    /// Allocates the sums of tiles for [`Lab::scan`] of `count` numbers.
+    pub(super) fn sums_of_tiles(&self, count: u64) -> Result<DeviceMemory, EngineError> {
+        let sums = self.allocate((count.div_ceil(TILE) * 4 + 2 * TILE * 4) as usize)?;
+        // Sums of tiles that are not whole count numbers past the end, but no one reads these sums.
+        // SAFETY: within the memory, which nothing else uses yet.
+        unsafe { (self.stream).memset(sums.address(), 0, sums.bytes())? };
+        Ok(sums)
+    }
+
     /// Enqueues the replacement of each number by the sum of those up to it. `values` and the memory for `sums` are
     /// padded to tiles.
-    fn scan(&self, values: CUdeviceptr, count: u64, sums: CUdeviceptr) -> Result<(), EngineError> {
+    pub(super) fn scan(
+        &self,
+        values: CUdeviceptr,
+        count: u64,
+        sums: CUdeviceptr,
+    ) -> Result<(), EngineError> {
         let (sum, scan) = (
             self.gpu.modules.function(LCA, "lca_tile_sums")?,
             self.gpu.modules.function(LCA, "lca_scan")?,

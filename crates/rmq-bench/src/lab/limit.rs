@@ -242,25 +242,6 @@ impl Lab {
         Ok(2.0 * f64::from(BYTES) / time.median)
     }
 
-    /// Returns the bytes per second from pinned memory to the device and back, each direction alone.
-    ///
-    /// # Errors
-    /// Those of the driver.
-    pub fn bus_speed(&self) -> Result<[f64; 2], EngineError> {
-        const BYTES: u32 = 256 << 20;
-        let bytes = BYTES as usize;
-        let (memory, block) = (self.allocate(bytes)?, self.gpu.pinned.take(bytes)?);
-        // SAFETY: both ends are that long; `time` waits for the stream.
-        let up = self.time(5, || unsafe {
-            (self.stream).copy_to_device(memory.address(), block.start(), bytes)
-        })?;
-        // SAFETY: as above.
-        let down = self.time(5, || unsafe {
-            (self.stream).copy_to_host(block.start(), memory.address(), bytes)
-        })?;
-        Ok([up, down].map(|time| f64::from(BYTES) / time.median))
-    }
-
     /// Counts the differing answers among the first `count` of values or positions.
     ///
     /// # Errors

@@ -5,10 +5,12 @@
 //! serves the paper's kernels, which expect keys, and the engine's, which encode values as they read.
 
 pub mod device;
+mod edge_sort;
 pub mod event;
 pub mod kernel;
 pub mod lca;
 pub mod lca_index;
+pub mod lca_tour;
 pub mod limit;
 pub mod ours;
 pub mod paper;
@@ -16,3 +18,4 @@ pub mod paper_index;
 pub mod reads;
 #[cfg(test)]
 mod tests;
+pub mod tour;

@@ -64,6 +64,11 @@ pub enum PaperKernel {
         /// Whether the kernel is from the module with all sizes of chunks.
         heat_map: bool,
     },
+    /// VL for values alone, which compares only the end of a range that is within a chunk, as its authors' does.
+    OneSided {
+        /// Entries of a chunk.
+        chunk: u32,
+    },
     /// A scan without an index, as published: one thread per query, one value a load.
     FullScan,
     /// A scan without an index: a warp per query, 16-byte loads.
@@ -74,7 +79,9 @@ impl PaperKernel {
     /// Entries of a chunk; `None` for a kernel without an index.
     fn chunk(self) -> Option<u32> {
         match self {
-            Self::Coalesced { chunk, .. } | Self::Vector { chunk, .. } => Some(chunk),
+            Self::Coalesced { chunk, .. }
+            | Self::Vector { chunk, .. }
+            | Self::OneSided { chunk } => Some(chunk),
             Self::FullScan | Self::WarpScan => None,
         }
     }
@@ -101,6 +108,7 @@ impl PaperKernel {
             Self::Vector { chunk, heat_map } => {
                 (module(heat_map), format!("paper_vector_{key}_c{chunk}"))
             }
+            Self::OneSided { chunk } => (PAPER, format!("paper_one_sided_{key}_c{chunk}")),
             Self::FullScan => (PAPER, format!("paper_full_scan_{key}")),
             Self::WarpScan => (PAPER, format!("paper_warp_scan_{key}")),
         }
@@ -114,7 +122,10 @@ impl PaperKernel {
                 cooperation: Cooperation::MultiLoad,
                 ..
             } => group.into(),
-            Self::Coalesced { .. } | Self::Vector { .. } | Self::FullScan => 1,
+            Self::Coalesced { .. }
+            | Self::Vector { .. }
+            | Self::OneSided { .. }
+            | Self::FullScan => 1,
             Self::WarpScan => 32,
         }
     }

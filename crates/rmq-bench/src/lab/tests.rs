@@ -11,6 +11,7 @@ use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::{DeviceQueries, KernelUnderTest};
 use super::limit::Ranges;
 use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
+use super::tour::TourTime;
 
 /// Opens the first device; `None` if there is none.
 fn open() -> Option<Lab> {
@@ -218,6 +219,7 @@ fn check<K: LabKey>(
 enum Tested {
     Ours,
     Lca,
+    Tour(TourTime),
     Paper(PaperKernel),
 }
 
@@ -227,13 +229,18 @@ fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
     let narrow_only = matches!(
         tested,
         Tested::Lca
+            | Tested::Tour(_)
             | Tested::Paper(
                 PaperKernel::Coalesced { heat_map: true, .. }
                     | PaperKernel::Vector { heat_map: true, .. }
             )
     );
     let cutoffs = match tested {
-        Tested::Paper(PaperKernel::Coalesced { .. } | PaperKernel::Vector { .. }) => &CUTOFFS,
+        Tested::Paper(
+            PaperKernel::Coalesced { .. }
+            | PaperKernel::Vector { .. }
+            | PaperKernel::OneSided { .. },
+        ) => &CUTOFFS,
         _ => &CUTOFFS[..1],
     };
     let mut random = Random(20_260_901);
@@ -258,6 +265,7 @@ fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
                         Tested::Paper(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
                         Tested::Ours => lab.ours(&column, *output, None, 1),
                         Tested::Lca => lab.lca(&column, *output, 1),
+                        Tested::Tour(time) => lab.lca_tour(&column, time, bounds.count, 1),
                     };
                     let prepared = prepared.expect("it fits");
                     let what = format!(
@@ -278,10 +286,10 @@ fn test_kernel(tested: Tested) {
 }
 
 /// Tests a kernel that answers with values only.
-fn test_values(kernel: PaperKernel) {
+fn test_values(tested: Tested) {
     let Some(lab) = open() else { return };
-    test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
-    test_sizes::<u64>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
+    test_sizes::<u32>(&lab, tested, &[KernelOutput::Value]);
+    test_sizes::<u64>(&lab, tested, &[KernelOutput::Value]);
 }
 
 fn coalesced(cooperation: Cooperation) -> PaperKernel {
@@ -306,12 +314,12 @@ fn multi_load_matches_a_scan() {
 
 #[test]
 fn coalesced_loads_without_shuffles_match_a_scan() {
-    test_values(coalesced(Cooperation::NoShuffle));
+    test_values(Tested::Paper(coalesced(Cooperation::NoShuffle)));
 }
 
 #[test]
 fn coalesced_loads_without_warp_intrinsics_match_a_scan() {
-    test_values(coalesced(Cooperation::AtomicMin));
+    test_values(Tested::Paper(coalesced(Cooperation::AtomicMin)));
 }
 
 #[test]
@@ -337,9 +345,20 @@ fn lowest_common_ancestors_match_a_scan() {
     test_kernel(Tested::Lca);
 }
 
+#[test]
+fn lowest_common_ancestors_by_an_euler_tour_match_a_scan() {
+    test_values(Tested::Tour(TourTime::Search));
+    test_values(Tested::Tour(TourTime::WholeTrip));
+}
+
+#[test]
+fn vector_loads_that_compare_one_end_match_a_scan() {
+    test_values(Tested::Paper(PaperKernel::OneSided { chunk: BEST_VECTOR }));
+}
+
 /// More values than one scan of sums covers.
 #[test]
-fn a_large_tree_has_our_answers() {
+fn large_trees_have_our_answers() {
     if is_small() {
         return;
     }
@@ -349,11 +368,15 @@ fn a_large_tree_has_our_answers() {
     lab.fill_uniform(&column).expect("the device works");
     let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
     for output in [KernelOutput::Value, KernelOutput::Position] {
-        let mut both = Vec::new();
-        for kernel in [
+        let mut all = Vec::new();
+        let mut kernels = vec![
             lab.ours(&column, output, None, 1),
             lab.lca(&column, output, 1),
-        ] {
+        ];
+        if output == KernelOutput::Value {
+            kernels.push(lab.lca_tour(&column, TourTime::Search, count, 1));
+        }
+        for kernel in kernels {
             let answers = lab.answers(count).expect("it fits");
             let kernel = kernel.expect("it fits");
             let queries = DeviceQueries {
@@ -362,10 +385,12 @@ fn a_large_tree_has_our_answers() {
                 count,
             };
             lab.answer(&kernel, queries, 1).expect("the device works");
-            both.push(answers);
+            all.push(answers);
         }
-        let wrong = lab.differ(&both[0], &both[1], output, 4, count);
-        assert_eq!(wrong.expect("the device works"), 0, "{output:?}");
+        for answers in &all[1..] {
+            let wrong = lab.differ(&all[0], answers, output, 4, count);
+            assert_eq!(wrong.expect("the device works"), 0, "{output:?}");
+        }
     }
 }
 

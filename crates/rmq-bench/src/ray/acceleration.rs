@@ -12,6 +12,25 @@ pub const TRIANGLE_BYTES: u64 = 36;
 /// Triangles are numbered from a multiple of this on in each part; the shader `nearest.rchit` has the same number.
 pub const PART_UNIT: u64 = 1024;
 
+/// How acceleration structures are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Building {
+    /// As RTXRMQ is published: so that triangles may move later, for which a device does not split them.
+    Updatable,
+    /// Then copied to as much memory as they need.
+    Compacted,
+}
+
+impl Building {
+    fn flags(self) -> vk::BuildAccelerationStructureFlagsKHR {
+        vk::BuildAccelerationStructureFlagsKHR::PREFER_FAST_TRACE
+            | match self {
+                Self::Updatable => vk::BuildAccelerationStructureFlagsKHR::ALLOW_UPDATE,
+                Self::Compacted => vk::BuildAccelerationStructureFlagsKHR::ALLOW_COMPACTION,
+            }
+    }
+}
+
 /// An acceleration structure with its memory.
 struct Structure<'v> {
     vulkan: &'v Vulkan,
@@ -45,6 +64,7 @@ pub struct Scene<'v> {
 /// Builds the parts of a scene, with memory that is used for one after another.
 pub struct SceneBuilder<'v> {
     vulkan: &'v Vulkan,
+    building: Building,
     /// The corners of a part's triangles.
     pub corners: Buffer<'v>,
     scratch: Option<Buffer<'v>>,
@@ -66,7 +86,11 @@ impl Drop for SceneBuilder<'_> {
 
 impl<'v> SceneBuilder<'v> {
     /// Begins a scene whose parts have at most this many triangles.
-    pub fn new(vulkan: &'v Vulkan, triangles: u64) -> Result<Self, VulkanError> {
+    pub fn new(
+        vulkan: &'v Vulkan,
+        building: Building,
+        triangles: u64,
+    ) -> Result<Self, VulkanError> {
         let corners = vulkan.buffer(triangles * TRIANGLE_BYTES, Purpose::Array)?;
         let info = vk::QueryPoolCreateInfo::default()
             .query_type(vk::QueryType::ACCELERATION_STRUCTURE_COMPACTED_SIZE_KHR)
@@ -75,6 +99,7 @@ impl<'v> SceneBuilder<'v> {
         let compacted = unsafe { vulkan.device.create_query_pool(&info, None) };
         Ok(Self {
             vulkan,
+            building,
             corners,
             scratch: None,
             compacted: compacted.map_err(failed("make a query"))?,
@@ -117,7 +142,10 @@ impl<'v> SceneBuilder<'v> {
         })?;
         self.times.add(times);
         self.built_bytes += built.buffer.bytes;
-        let structure = self.compact(&built)?;
+        let structure = match self.building {
+            Building::Updatable => built,
+            Building::Compacted => self.compact(&built)?,
+        };
         self.compacted_bytes += structure.buffer.bytes;
         self.parts.push(Part { structure, first });
         Ok(())
@@ -171,10 +199,10 @@ impl<'v> SceneBuilder<'v> {
         before: impl FnOnce(vk::CommandBuffer, &Buffer<'v>),
     ) -> Result<(Structure<'v>, Times), VulkanError> {
         let vulkan = self.vulkan;
-        let mut flags = vk::BuildAccelerationStructureFlagsKHR::PREFER_FAST_TRACE;
-        if kind == vk::AccelerationStructureTypeKHR::BOTTOM_LEVEL {
-            flags |= vk::BuildAccelerationStructureFlagsKHR::ALLOW_COMPACTION;
-        }
+        let flags = match kind {
+            vk::AccelerationStructureTypeKHR::BOTTOM_LEVEL => self.building.flags(),
+            _ => vk::BuildAccelerationStructureFlagsKHR::PREFER_FAST_TRACE,
+        };
         let geometries = std::slice::from_ref(geometry);
         let mut info = vk::AccelerationStructureBuildGeometryInfoKHR::default()
             .ty(kind)

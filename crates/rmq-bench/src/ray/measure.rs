@@ -10,12 +10,14 @@ use rmq_bench::data::{self, Data};
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Args, RayPlanes, ResultKind, Width};
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
-use crate::index;
+use crate::args::{Args, RayBuild, RayPlanes};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
+use rmq_bench::index;
+use rmq_bench::kinds::{ResultKind, Width};
 
+use super::acceleration::Building;
 use super::device::Vulkan;
 use super::error::VulkanError;
 use super::layout::{Planes, rank_planes, value_planes};
@@ -38,11 +40,15 @@ const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
     /// RTXRMQ in blocks of 2^`shift` values.
-    Rtxrmq { planes: RayPlanes, shift: u32 },
+    Rtxrmq {
+        planes: RayPlanes,
+        shift: u32,
+        build: RayBuild,
+    },
     /// CL as a ray-tracing pipeline that traces no rays.
     Levels,
     /// CL with a ray for the highest level, of at most 2^`entries` entries.
-    LevelsWithRays { entries: u32 },
+    LevelsWithRays { entries: u32, build: RayBuild },
 }
 
 impl System {
@@ -52,21 +58,23 @@ impl System {
         let planes = args.ray_planes.iter();
         let planes = planes.filter(|planes| **planes == RayPlanes::Ranks || data == Data::Uniform);
         // Larger blocks than the column are like the column.
-        let shifts = |planes: &RayPlanes| {
-            let shifts = args.ray_block.iter().filter(|shift| **shift <= n);
-            let system = |shift: &u32| Self::Rtxrmq {
-                planes: *planes,
-                shift: *shift,
-            };
-            shifts.map(system).collect::<Vec<_>>()
-        };
-        let mut systems: Vec<_> = planes.flat_map(shifts).collect();
-        systems.push(Self::Levels);
-        let entries = args
-            .ray_level
-            .iter()
-            .map(|entries| Self::LevelsWithRays { entries: *entries });
-        systems.extend(entries);
+        let shifts: Vec<_> = args.ray_block.iter().filter(|shift| **shift <= n).collect();
+        let mut systems = vec![Self::Levels];
+        for build in args.ray_build.iter().copied() {
+            let planes = planes.clone();
+            systems.extend(planes.flat_map(|planes| {
+                shifts.iter().map(move |shift| Self::Rtxrmq {
+                    planes: *planes,
+                    shift: **shift,
+                    build,
+                })
+            }));
+            let levels = args.ray_level.iter();
+            systems.extend(levels.map(|entries| Self::LevelsWithRays {
+                entries: *entries,
+                build,
+            }));
+        }
         systems
     }
 
@@ -83,14 +91,25 @@ impl System {
             Self::Levels => "Vulkan, CL as a pipeline without rays",
             Self::LevelsWithRays { .. } => "Vulkan, CL with rays on the highest level",
         };
-        name.to_owned()
+        match self.build() {
+            Some(RayBuild::Updatable) => format!("{name}, updatable"),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// How its acceleration structures are built, if it has any.
+    fn build(self) -> Option<RayBuild> {
+        match self {
+            Self::Rtxrmq { build, .. } | Self::LevelsWithRays { build, .. } => Some(build),
+            Self::Levels => None,
+        }
     }
 
     /// The entries of the highest level, at most.
     fn cutoff(self, args: &Args) -> u32 {
         match self {
             Self::Levels => (args.cutoff[0].min(1 << 20) as u32).max(1 << LEVEL_SHIFT),
-            Self::LevelsWithRays { entries } => 1 << entries,
+            Self::LevelsWithRays { entries, .. } => 1 << entries,
             Self::Rtxrmq { .. } => 0,
         }
     }
@@ -106,6 +125,15 @@ impl System {
                 chunk: 1 << LEVEL_SHIFT,
                 cutoff: self.cutoff(args).into(),
             },
+        }
+    }
+}
+
+impl From<RayBuild> for Building {
+    fn from(build: RayBuild) -> Self {
+        match build {
+            RayBuild::Updatable => Self::Updatable,
+            RayBuild::Compacted => Self::Compacted,
         }
     }
 }
@@ -195,7 +223,6 @@ pub fn measure(run: &mut Run) {
                 run.progress.say(&what);
                 run.machine.push(what);
             }
-            run.save_so_far();
         }
     }
     let tables = [tables.costs, tables.precision, tables.left_out].into_iter();
@@ -316,9 +343,11 @@ fn prepare<'v>(
 ) -> Result<RaySearch<'v>, VulkanError> {
     let cutoff = system.cutoff(args);
     match system {
-        System::Rtxrmq { shift, .. } => column.rtxrmq(planes, shift),
+        System::Rtxrmq { shift, build, .. } => column.rtxrmq(planes, shift, build.into()),
         System::Levels => column.levels_alone(cutoff),
-        System::LevelsWithRays { .. } => column.levels_with_rays(planes, cutoff),
+        System::LevelsWithRays { build, .. } => {
+            column.levels_with_rays(planes, cutoff, build.into())
+        }
     }
 }
 

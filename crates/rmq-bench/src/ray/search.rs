@@ -1,11 +1,12 @@
 //! The systems: their triangles and levels, built on the device, and their search.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use ash::vk;
 use rmq_bench::clock::{Timing, median};
 
-use super::acceleration::{PART_UNIT, Scene, SceneBuilder};
+use super::acceleration::{Building, PART_UNIT, Scene, SceneBuilder, TRIANGLE_BYTES};
 use super::arguments::{MAX_LEVELS, MinimaArguments, SearchArguments, TrianglesArguments};
 use super::device::{Times, Vulkan};
 use super::error::VulkanError;
@@ -20,10 +21,16 @@ pub const LEVEL_SHIFT: u32 = 5;
 pub const GROUP: u32 = 16;
 
 /// The most triangles of a part of a scene: some devices have no room for more at once.
-const PART: u64 = 1 << 22;
+fn most_of_a_part(building: Building) -> u64 {
+    match building {
+        // 2^24 values with the minima of their blocks.
+        Building::Updatable => (1 << 24) + (1 << 19),
+        Building::Compacted => 1 << 22,
+    }
+}
 
 /// A trace that takes this many seconds is timed as it is: what a round before it would gain is little beside that.
-const LONG_TRACE: f64 = 0.5;
+const LONG_TRACE: f64 = 0.1;
 
 /// The most queries from which the time of all is estimated: enough to occupy a device.
 const SAMPLE: u32 = 1 << 18;
@@ -144,7 +151,12 @@ impl<'v> RayColumn<'v> {
     ///
     /// # Panics
     /// Where there is not a plane for each value.
-    pub fn rtxrmq(&self, planes: &Planes, block_shift: u32) -> Result<RaySearch<'v>, VulkanError> {
+    pub fn rtxrmq(
+        &self,
+        planes: &Planes,
+        block_shift: u32,
+        building: Building,
+    ) -> Result<RaySearch<'v>, VulkanError> {
         assert_eq!(planes.bits.len(), self.rows as usize);
         let vulkan = self.vulkan;
         let grid = Grid::new(self.rows.into(), block_shift)?;
@@ -157,9 +169,8 @@ impl<'v> RayColumn<'v> {
         times.add(more);
         let rows = u64::from(self.rows);
         let minima_from = rows.next_multiple_of(PART_UNIT);
-        let mut scene = SceneBuilder::new(vulkan, self.part(rows.max(grid.blocks.into())))?;
         let blocks = Placed {
-            planes: &plane_of,
+            planes: plane_of.address,
             entries: rows,
             number: 0,
             block_shift: grid.shift,
@@ -167,9 +178,8 @@ impl<'v> RayColumn<'v> {
             side: grid.side,
             step: fraction(grid.shift),
         };
-        self.add_triangles(&mut scene, &blocks)?;
-        let minimum_triangles = Placed::minima(&minimum_planes, grid.blocks, minima_from);
-        self.add_triangles(&mut scene, &minimum_triangles)?;
+        let minima_of_blocks = Placed::minima(minimum_planes.address, grid.blocks, minima_from);
+        let scene = self.scene(building, &[blocks, minima_of_blocks])?;
         drop(minimum_planes);
         let compaction = (scene.built_bytes, scene.compacted_bytes);
         let (scene, more) = scene.finish()?;
@@ -217,6 +227,7 @@ impl<'v> RayColumn<'v> {
         &self,
         planes: &Planes,
         cutoff: u32,
+        building: Building,
     ) -> Result<RaySearch<'v>, VulkanError> {
         let vulkan = self.vulkan;
         let plane_of = vulkan.upload(&planes.bits)?;
@@ -225,13 +236,14 @@ impl<'v> RayColumn<'v> {
         // The planes of a level are those of its minima.
         let (planes_of_levels, more) = self.levels(&plane_of, cutoff)?;
         times.add(more);
-        let mut scene = SceneBuilder::new(vulkan, self.part(levels.entries.into()))?;
-        let mut placed = Placed::minima(&plane_of, levels.entries, 0);
-        if levels.top > 0 {
-            placed.planes = &planes_of_levels.buffer;
-        }
-        let start = levels.start[levels.top as usize];
-        self.add_triangles_from(&mut scene, &placed, start)?;
+        let planes_of_entries = if levels.top > 0 {
+            let start = u64::from(levels.start[levels.top as usize]);
+            planes_of_levels.buffer.address + start * 4
+        } else {
+            plane_of.address
+        };
+        let entries = Placed::minima(planes_of_entries, levels.entries, 0);
+        let scene = self.scene(building, &[entries])?;
         drop(planes_of_levels);
         let compaction = (scene.built_bytes, scene.compacted_bytes);
         let (scene, more) = scene.finish()?;
@@ -260,13 +272,6 @@ impl<'v> RayColumn<'v> {
             level: levels.start,
             ..SearchArguments::default()
         }
-    }
-
-    /// The triangles of a scene's largest part.
-    fn part(&self, triangles: u64) -> u64 {
-        triangles
-            .min(PART)
-            .min(self.vulkan.limits.primitives / PART_UNIT * PART_UNIT)
     }
 
     /// Computes the levels of minima above an array of the column's length.
@@ -347,51 +352,89 @@ impl<'v> RayColumn<'v> {
         Ok((arrays, last, times))
     }
 
-    fn add_triangles(
-        &self,
-        scene: &mut SceneBuilder<'v>,
-        placed: &Placed<'_>,
-    ) -> Result<(), VulkanError> {
-        self.add_triangles_from(scene, placed, 0)
+    /// Builds the parts of a scene: each array of entries in parts of its own, or, as published, all together.
+    fn scene(&self, building: Building, all: &[Placed]) -> Result<SceneBuilder<'v>, VulkanError> {
+        let together = match building {
+            Building::Updatable => all.len(),
+            Building::Compacted => 1,
+        };
+        let most = self.vulkan.limits.primitives / PART_UNIT * PART_UNIT;
+        let part = most_of_a_part(building).min(most).max(PART_UNIT);
+        let groups = || all.chunks(together);
+        let longest = groups()
+            .map(|group| {
+                let all = triangles(group);
+                all.end - all.start
+            })
+            .max();
+        let mut scene = SceneBuilder::new(self.vulkan, building, longest.unwrap_or(0).min(part))?;
+        for group in groups() {
+            let Range { start, end } = triangles(group);
+            for first in (start..end).step_by(part as usize) {
+                let numbers = first..end.min(first + part);
+                let count = (numbers.end - first) as u32;
+                scene.add(first, count, |commands, corners| {
+                    self.record_triangles(commands, group, numbers, corners);
+                })?;
+            }
+        }
+        Ok(scene)
     }
 
-    /// Adds the triangles of entries, whose planes begin at entry `start` of their array.
-    fn add_triangles_from(
+    /// Records what writes the corners of triangles. Those of numbers that no entry has, between two arrays, are points
+    /// that no ray comes near.
+    fn record_triangles(
         &self,
-        scene: &mut SceneBuilder<'v>,
-        placed: &Placed<'_>,
-        start: u32,
-    ) -> Result<(), VulkanError> {
-        let part = self.part(placed.entries).max(1);
-        let part = if part < placed.entries {
-            part / PART_UNIT * PART_UNIT
-        } else {
-            part
-        };
-        for first in (0..placed.entries).step_by(part as usize) {
-            let count = (placed.entries - first).min(part) as u32;
-            scene.add(placed.number + first, count, |commands, corners| {
-                let arguments = TrianglesArguments {
-                    planes: placed.planes.address + u64::from(start) * 4,
-                    vertices: corners.address,
-                    first: first as u32,
-                    count,
-                    block_shift: placed.block_shift,
-                    first_cell: placed.first_cell,
-                    side: placed.side,
-                    step: placed.step,
-                };
-                self.vulkan
-                    .dispatch(commands, &self.shaders.triangles, &arguments, count);
-            })?;
+        commands: vk::CommandBuffer,
+        group: &[Placed],
+        numbers: Range<u64>,
+        corners: &Buffer<'_>,
+    ) {
+        if group.len() > 1 {
+            // SAFETY: the buffer is that long.
+            unsafe {
+                (self.vulkan.device).cmd_fill_buffer(
+                    commands,
+                    corners.handle,
+                    0,
+                    (numbers.end - numbers.start) * TRIANGLE_BYTES,
+                    (-1.0_f32).to_bits(),
+                );
+            }
+            self.vulkan.barrier(commands);
         }
-        Ok(())
+        for placed in group {
+            let first = numbers.start.max(placed.number);
+            let end = numbers.end.min(placed.number + placed.entries);
+            if first >= end {
+                continue;
+            }
+            let count = (end - first) as u32;
+            let arguments = TrianglesArguments {
+                planes: placed.planes,
+                vertices: corners.address + (first - numbers.start) * TRIANGLE_BYTES,
+                first: (first - placed.number) as u32,
+                count,
+                block_shift: placed.block_shift,
+                first_cell: placed.first_cell,
+                side: placed.side,
+                step: placed.step,
+            };
+            (self.vulkan).dispatch(commands, &self.shaders.triangles, &arguments, count);
+        }
     }
 }
 
+/// The numbers of the triangles of arrays that follow each other.
+fn triangles(group: &[Placed]) -> Range<u64> {
+    let end = group.last().map_or(0, |last| last.number + last.entries);
+    group.first().map_or(0, |first| first.number)..end
+}
+
 /// Entries with the place of their triangles.
-struct Placed<'a> {
-    planes: &'a Buffer<'a>,
+struct Placed {
+    /// The address of the first one's plane.
+    planes: vk::DeviceAddress,
     entries: u64,
     /// The number of the first triangle.
     number: u64,
@@ -403,9 +446,9 @@ struct Placed<'a> {
     step: f32,
 }
 
-impl<'a> Placed<'a> {
+impl Placed {
     /// Minima, in the first cell.
-    fn minima(planes: &'a Buffer<'a>, entries: u32, number: u64) -> Self {
+    fn minima(planes: vk::DeviceAddress, entries: u32, number: u64) -> Self {
         Self {
             planes,
             entries: entries.into(),

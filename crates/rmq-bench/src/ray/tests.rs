@@ -5,6 +5,7 @@
 
 use rmq_bench::random::mix;
 
+use super::acceleration::Building;
 use super::device::Vulkan;
 use super::error::VulkanError;
 use super::layout::{Planes, rank_planes, value_planes};
@@ -29,6 +30,8 @@ const SIZES: [u32; 9] = [1, 2, 33, 1000, 1024, 1025, 5000, 40_000, 100_000];
 
 /// The most entries of the highest level.
 const CUTOFFS: [u32; 3] = [1, 32, 2048];
+
+const BUILDINGS: [Building; 2] = [Building::Updatable, Building::Compacted];
 
 /// Columns of floats that are not negative, as bits.
 fn columns(n: u32) -> [(&'static str, Vec<u32>); 4] {
@@ -102,11 +105,13 @@ fn compare(searches: impl for<'v> Fn(&RayColumn<'v>, &Planes) -> Vec<(String, Ra
 #[test]
 fn rtxrmq_matches_a_scan() {
     compare(|column, planes| {
-        let search = |shift| {
-            let search = column.rtxrmq(planes, shift).expect("it fits");
-            (format!("blocks of 2^{shift}"), search)
+        let search = |(shift, building)| {
+            let search = column.rtxrmq(planes, shift, building);
+            let what = format!("blocks of 2^{shift}, {building:?}");
+            (what, search.expect("it fits"))
         };
-        [1, 5, 10, 15].map(search).into()
+        let builds = [1, 5, 10, 15].map(|shift| BUILDINGS.map(|building| (shift, building)));
+        builds.into_iter().flatten().map(search).collect()
     });
 }
 
@@ -119,11 +124,13 @@ fn published_planes_are_near_a_scan() {
     let queries = vulkan.queries(&left, &right).expect("it fits");
     let (_, values) = &columns(n)[0];
     let column = shaders.column(values).expect("it fits");
-    let search = column.rtxrmq(&value_planes(values), 10).expect("it fits");
-    let found = answer(&vulkan, &search, &queries);
-    for (found, expected) in found.iter().zip(scan(values, &left, &right)) {
-        let difference = f32::from_bits(*found) - f32::from_bits(expected);
-        assert!((0.0..1e-6).contains(&difference), "{difference}");
+    for building in BUILDINGS {
+        let search = column.rtxrmq(&value_planes(values), 10, building);
+        let found = answer(&vulkan, &search.expect("it fits"), &queries);
+        for (found, expected) in found.iter().zip(scan(values, &left, &right)) {
+            let difference = f32::from_bits(*found) - f32::from_bits(expected);
+            assert!((0.0..1e-6).contains(&difference), "{difference}");
+        }
     }
 }
 
@@ -141,11 +148,15 @@ fn levels_match_a_scan() {
 #[test]
 fn levels_with_rays_match_a_scan() {
     compare(|column, planes| {
-        let search = |cutoff| {
-            let search = column.levels_with_rays(planes, cutoff).expect("it fits");
-            (format!("cutoff {cutoff}"), search)
+        let search = |(cutoff, building)| {
+            let search = column.levels_with_rays(planes, cutoff, building);
+            (
+                format!("cutoff {cutoff}, {building:?}"),
+                search.expect("it fits"),
+            )
         };
-        CUTOFFS.map(search).into()
+        let builds = CUTOFFS.map(|cutoff| BUILDINGS.map(|building| (cutoff, building)));
+        builds.into_iter().flatten().map(search).collect()
     });
 }
 
@@ -157,7 +168,8 @@ fn what_is_freed_is_counted() {
         let (_, values) = &columns(5000)[0];
         let column = shaders.column(values).expect("it fits");
         let planes = rank_planes(values).expect("there are few");
-        let search = column.rtxrmq(&planes, 10).expect("it fits");
+        let search = column.rtxrmq(&planes, 10, Building::Compacted);
+        let search = search.expect("it fits");
         assert!(search.build.index_bytes > 0 && search.build.build_bytes > 0);
         assert!(vulkan.allocated() > search.build.index_bytes);
     }

@@ -7,14 +7,13 @@ use rmq_engine::EngineError;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::CudaEngine;
 
+use rmq_bench::batches::{self, BatchOptions};
 use rmq_bench::clock;
 use rmq_bench::data;
+use rmq_bench::index::{self, IndexableKey};
+use rmq_bench::kinds::Width;
 use rmq_bench::table::{Table, power_of_two, three_digits};
 
-use crate::args::Width;
-use crate::batches::{self, BatchOptions};
-use crate::index::{self, IndexableKey};
-use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
 use crate::trip;
 
@@ -48,8 +47,8 @@ pub fn measure(run: &mut Run, cuda: Option<&CudaEngine>) -> Result<(), Box<dyn E
         let mut all = Vec::new();
         for n in &sizes {
             let costs = match key {
-                Width::U32 => measure_column::<u32>(run, cuda, key, *n)?,
-                Width::U64 => measure_column::<u64>(run, cuda, key, *n)?,
+                Width::U32 => measure_column::<u32>(run, cuda, *n)?,
+                Width::U64 => measure_column::<u64>(run, cuda, *n)?,
             };
             all.push((*n, costs));
         }
@@ -62,11 +61,9 @@ pub fn measure(run: &mut Run, cuda: Option<&CudaEngine>) -> Result<(), Box<dyn E
 fn measure_column<K: IndexableKey>(
     run: &mut Run,
     cuda: Option<&CudaEngine>,
-    key: Width,
     n: u32,
 ) -> Result<Vec<Cost>, EngineError> {
-    let (data, result, workload) = (run.args.data[0], run.args.result[0], run.args.workload[0]);
-    let case = Case::new(key, data, result, workload, n);
+    let (data, result, workload) = (run.args.data, run.args.result, run.args.workload);
     let (threads, rounds) = (run.threads(), run.args.rounds);
     run.progress
         .now(&format!("crossover: a column of 2^{n} values"));
@@ -93,20 +90,6 @@ fn measure_column<K: IndexableKey>(
             };
             let time = clock::measure(rounds, || batches::run(index, bounds, options))?;
             batches.push((bounds.len() as u64, time.median));
-            run.records.push(Record {
-                section: Section::Crossover,
-                case,
-                contender: name.to_owned(),
-                setting: Setting::default(),
-                queries: bounds.len() as u64,
-                threads: options.threads as u32,
-                time,
-                cold_seconds: None,
-                build_seconds: Some(built.seconds),
-                index_bytes: Some(index.index_bytes() as u64),
-                build_bytes: 0,
-                wrong: 0,
-            });
             run.progress.done();
         }
         costs.push(Cost {

@@ -3,18 +3,17 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use rmq_engine::Engine;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::CudaEngine;
-use rmq_engine::{Engine, EngineError};
 
+use rmq_bench::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers, GPU_BATCH_SIZE};
 use rmq_bench::clock;
 use rmq_bench::data;
-use rmq_bench::table::{Table, three_digits};
+use rmq_bench::index::{self, IndexableKey};
+use rmq_bench::kinds::{EngineKind, Width};
+use rmq_bench::table::{Table, power_of_two, three_digits};
 
-use crate::args::{EngineKind, Width};
-use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers, GPU_BATCH_SIZE};
-use crate::index::{self, IndexableKey};
-use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
 
 /// Returns the engines to measure, each with its name and the size of its batches.
@@ -67,9 +66,8 @@ fn measure_column<K: IndexableKey>(
     cuda: Option<&CudaEngine>,
     key: Width,
     n: u32,
-) -> Result<Vec<(&'static str, f64)>, EngineError> {
-    let (data, result, workload) = (run.args.data[0], run.args.result[0], run.args.workload[0]);
-    let case = Case::new(key, data, result, workload, n);
+) -> Result<Vec<(&'static str, f64)>, Box<dyn Error>> {
+    let (data, result, workload) = (run.args.data, run.args.result, run.args.workload);
     run.progress
         .now(&format!("host to host: a column of 2^{n} values"));
     let values = Arc::new(data::column::<K>(data, 1 << n));
@@ -79,6 +77,16 @@ fn measure_column<K: IndexableKey>(
     let engines = engines(run, &cpu, cuda);
     let mut reference: Option<CollectedAnswers<K>> = None;
     let mut builds = Vec::new();
+    let title = format!(
+        "Host to host, million queries a second: {} of {} {} values, {} ranges, n = {}",
+        result.name(),
+        data.name(),
+        key.name(),
+        workload.name(),
+        power_of_two(n)
+    );
+    let threads = run.args.threads.iter().map(u32::to_string);
+    let mut table = Table::new(title, std::iter::once("threads".to_owned()).chain(threads));
     for (name, engine, batch_size) in engines {
         // The CPU is slower, and reaches its full speed with fewer queries.
         let queries = if batch_size == CPU_BATCH_SIZE {
@@ -105,29 +113,22 @@ fn measure_column<K: IndexableKey>(
                 collected.count_differences(&scanned)
             }
         };
+        if wrong > 0 {
+            return Err(format!("{wrong} answers of the {name} are wrong, n = 2^{n}").into());
+        }
         reference.get_or_insert(collected);
         run.progress.expect(run.args.threads.len());
+        let mut speeds = Vec::new();
         for threads in run.args.threads.clone() {
             run.progress
                 .now(&format!("host to host: {name}, {threads} threads"));
             let rounds = run.args.rounds;
             let time = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
-            run.found(Record {
-                section: Section::Trip,
-                case,
-                contender: name.to_owned(),
-                setting: Setting::default(),
-                queries: bounds.len() as u64,
-                threads,
-                time,
-                cold_seconds: None,
-                build_seconds: Some(built.seconds),
-                index_bytes: Some(index.index_bytes() as u64),
-                build_bytes: 0,
-                wrong,
-            });
+            speeds.push(three_digits(bounds.len() as f64 / time.median / 1e6));
             run.progress.done();
         }
+        table.row(name, speeds);
     }
+    run.tables.push(table);
     Ok(builds)
 }

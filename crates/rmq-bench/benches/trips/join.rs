@@ -14,12 +14,12 @@ use rmq_engine::{
     RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups, RowIds,
 };
 
+use rmq_bench::batches::GPU_BATCH_SIZE;
 use rmq_bench::clock;
 use rmq_bench::random::{mix, unit};
 use rmq_bench::table::{Table, three_digits};
 
-use crate::batches::GPU_BATCH_SIZE;
-use crate::lab::device::Lab;
+use crate::limits::Limits;
 use crate::run::Run;
 
 /// Groups of rows.
@@ -33,24 +33,6 @@ const WINDOW: i64 = 1_000_000;
 
 /// Rows of a batch as tables in memory have them.
 const CHUNK: usize = 8192;
-
-/// What the hardware allows, measured before the engine opens the device.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes per second up and down the bus.
-    bus: [f64; 2],
-    /// Bytes per second read and written by a copy on the device.
-    copy: f64,
-}
-
-impl Limits {
-    pub fn measure(lab: &Lab) -> Result<Self, EngineError> {
-        Ok(Self {
-            bus: lab.bus_speed()?,
-            copy: lab.copy_speed().unwrap_or(0.0),
-        })
-    }
-}
 
 /// Rows with a group, a time and a value.
 struct Rows {
