@@ -1,0 +1,1 @@
+//! Range joins and range-minimum queries on several machines, with datafusion-distributed.

@@ -1,0 +1,1 @@
+//! Physical plans with range-minimum queries and range joins as bytes.
