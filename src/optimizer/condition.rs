@@ -23,6 +23,8 @@ pub(crate) trait Operand: Clone {
 
     fn data_type(&self, schema: &Self::Schema) -> Result<DataType>;
 
+    fn nullable(&self, schema: &Self::Schema) -> Result<bool>;
+
     /// The cast that it is, if it is one.
     fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
 
@@ -76,8 +78,8 @@ pub(crate) enum Open {
     /// Where the bound is open: `k < b OR b IS NULL`. The conjunct then holds for a key that is NULL, too, but the
     /// range does not have it.
     Bound,
-    /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
-    /// range is empty. It may have keys for which the conjunct does not hold.
+    /// Where the key is NULL: `b <= k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
+    /// range is empty.
     Key,
     /// For none, but the range is only what the conjunct implies: it may have keys for which it does not hold.
     Implied,
@@ -86,7 +88,7 @@ pub(crate) enum Open {
 impl Open {
     /// Whether the conjunct holds for all keys of the range.
     pub(crate) fn is_exact(self) -> bool {
-        matches!(self, Self::Never | Self::Bound)
+        self != Self::Implied
     }
 }
 
@@ -109,6 +111,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     /// ```text
     ///   bound - key <= INTERVAL '1 hour'        a difference and a constant
     ///   key < bound OR bound IS NULL            an open end
+    ///   bound < key OR key IS NULL              the same of the other side
     ///   key < bound OR key < other              alternatives
     /// ```
     pub(crate) fn ranges(&self, conjunct: &E) -> Result<Vec<Range<E>>> {
@@ -118,14 +121,21 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if op != Operator::Or {
             return self.difference(left, op, right);
         }
-        let open = match (left.as_null_check(), right.as_null_check()) {
-            (None, Some(null)) => self.open_range(left, null)?,
-            (Some(null), None) => self.open_range(right, null)?,
-            _ => None,
-        };
-        match open {
+        match self.open_end(conjunct)? {
             Some(range) => Ok(vec![range]),
             None => self.alternatives(conjunct),
+        }
+    }
+
+    /// The range with an open end that a conjunct is, if it is one.
+    pub(crate) fn open_end(&self, conjunct: &E) -> Result<Option<Range<E>>> {
+        let Some((left, Operator::Or, right)) = conjunct.as_binary() else {
+            return Ok(None);
+        };
+        match (left.as_null_check(), right.as_null_check()) {
+            (None, Some(null)) => self.open_range(left, null),
+            (Some(null), None) => self.open_range(right, null),
+            _ => Ok(None),
         }
     }
 
@@ -178,10 +188,13 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             return Ok(None);
         }
         let conversion = |comparison| KeyBoundUdf::new(comparison, (1, 1), key_type.clone());
-        if (self.is_bound)(null) {
-            let conversion = conversion(comparison);
+        let opened = |end: E, null, conversion: KeyBoundUdf, schema| {
             let comparison = conversion.converted_comparison();
-            let bound = bound.converted(conversion, Some(null.clone()), self.bounds)?;
+            Ok((end.converted(conversion, Some(null), schema)?, comparison))
+        };
+        if (self.is_bound)(null) {
+            let (bound, comparison) =
+                opened(bound, null.clone(), conversion(comparison), self.bounds)?;
             return Ok(Some(Range {
                 compared: (key, comparison, bound),
                 open: Open::Bound,
@@ -190,18 +203,22 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if *null != key {
             return Ok(None);
         }
-        // The key that stands for NULL is the last of all; a bound that is the last of all must include it.
-        let (last, comparison) = if comparison.is_lower() {
-            (Comparison::AtMost, Comparison::AtLeast)
-        } else {
-            (Comparison::AtLeast, Comparison::AtMost)
-        };
-        let key = key
-            .clone()
-            .converted(conversion(last), Some(key), self.keys)?;
+        // The key that stands for NULL is the last of all, which compares with each bound as stated.
+        let from_bound = conversion(swapped(comparison));
+        let (key, opposite) = opened(key.clone(), key, from_bound, self.keys)?;
+        let is_strict = matches!(comparison, Comparison::Above | Comparison::Below);
+        if !is_strict || !bound.nullable(self.bounds)? {
+            return Ok(Some(Range {
+                compared: (key, swapped(opposite), bound),
+                open: if is_strict { Open::Never } else { Open::Key },
+            }));
+        }
+        // `b < k` is `b <= k - 1`, so that no other key is the last of all, which a bound that is NULL compares with.
+        let last = conversion(opposite);
+        let (bound, _) = opened(bound.clone(), bound, last, self.bounds)?;
         Ok(Some(Range {
-            compared: (key, comparison, bound),
-            open: Open::Key,
+            compared: (key, swapped(opposite), bound),
+            open: Open::Never,
         }))
     }
 }

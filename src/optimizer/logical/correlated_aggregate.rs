@@ -19,7 +19,7 @@ use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::aggregate_decomposition::{
-    AggregateDecomposition, AggregateInput, is_row_count,
+    AggregateDecomposition, AggregateInput, counts_rows,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::names::{is_unused_name, unused_name};
@@ -28,6 +28,7 @@ use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
 use crate::optimizer::logical::condition_parts::{Constants, guard};
+use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, reject};
@@ -92,12 +93,16 @@ impl CorrelatedAggregate {
         }
         let conditions = conditions.into_iter().map(from_outer);
         let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        if constants == Constants::Filter {
+            conditions = compared_by_keys(conditions, probe, build.schema())?;
+        }
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
         let finds_extremes = threshold.is_some();
-        let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
+        let counts = |call| counts_rows(call, build.schema());
+        let counts_rows = !calls.is_empty() && calls.iter().all(counts);
         let meaning = (constants, counts_rows);
         let (mut condition, counted) =
             match_condition(&[], conditions, meaning, probe, build.schema())?;
@@ -113,7 +118,7 @@ impl CorrelatedAggregate {
         for call in &calls {
             row_values.push(match &threshold {
                 Some(threshold) if counts_rows => {
-                    decomposition.count_crossing(threshold)?.row_value
+                    decomposition.count_crossing(threshold, call)?.row_value
                 }
                 Some(threshold) => decomposition.at_crossing(threshold, call)?,
                 None => decomposition.decompose(call)?.row_value,

@@ -1,0 +1,50 @@
+//! Open ends of intervals of the side that is searched, as comparisons of keys in which NULL is the last of all.
+//!
+//! ```text
+//!   p.stop > q.ts OR p.stop IS NULL     rmq_upper_bound(p.stop, p.stop IS NULL) >= q.ts
+//! ```
+//!
+//! A comparison is a bound of the range or a threshold, whichever the other conditions need.
+
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::utils::split_conjunction_owned;
+use datafusion::logical_expr::{Expr, ExprSchemable, binary_expr};
+
+use crate::optimizer::condition::{Open, Sides, operator};
+use crate::optimizer::logical::condition_parts::{is_of, split_between};
+
+/// The conjuncts of conditions, with comparisons of keys in place of open ends where these have the same rows.
+pub(crate) fn compared_by_keys(
+    conditions: Vec<Expr>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Vec<Expr>> {
+    let conjuncts = conditions.into_iter().flat_map(split_conjunction_owned);
+    let conjuncts: Vec<Expr> = conjuncts.flat_map(split_between).collect();
+    let sides = Sides {
+        is_bound: &|e| is_of(e, probe),
+        is_key: &|e| is_of(e, build),
+        bounds: probe,
+        keys: build,
+    };
+    let closed = conjuncts.iter().filter_map(|c| sides.stated(c));
+    let closed: Vec<Expr> = closed.map(|(.., bound)| bound).collect();
+    let compared = conjuncts.into_iter().map(|conjunct| {
+        let Some(range) = sides.open_end(&conjunct)? else {
+            return Ok(conjunct);
+        };
+        let (key, comparison, bound) = range.compared;
+        // A bound that is NULL has the rows whose end is open, unless another comparison excludes it.
+        let is_same = match range.open {
+            Open::Never => true,
+            Open::Key => !bound.nullable(probe)? || closed.contains(&bound),
+            Open::Bound | Open::Implied => false,
+        };
+        Ok(if is_same {
+            binary_expr(key, operator(comparison), bound)
+        } else {
+            conjunct
+        })
+    });
+    compared.collect()
+}
