@@ -92,10 +92,8 @@ impl CorrelatedAggregate {
             }
         }
         let conditions = conditions.into_iter().map(from_outer);
-        let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
-        if constants == Constants::Filter {
-            conditions = compared_by_keys(conditions, probe, build.schema())?;
-        }
+        let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let mut conditions = compared_by_keys(conditions, constants, probe, build.schema())?;
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,

@@ -194,7 +194,7 @@ impl GroupedJoin<'_> {
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
         let rest = join.filter.iter().cloned().collect();
-        let mut rest = compared_by_keys(rest, probe_schema, build_schema)?;
+        let mut rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));

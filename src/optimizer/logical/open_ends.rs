@@ -6,19 +6,25 @@
 //!
 //! A comparison is a bound of the range or a threshold, whichever the other conditions need.
 
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::DFSchema;
 use datafusion::logical_expr::utils::split_conjunction_owned;
 use datafusion::logical_expr::{Expr, ExprSchemable, binary_expr};
 
 use crate::optimizer::condition::{Open, Sides, operator};
-use crate::optimizer::logical::condition_parts::{is_of, split_between};
+use crate::optimizer::logical::condition_parts::{Constants, is_of, split_between};
+use crate::optimizer::rejection::Match;
 
 /// The conjuncts of conditions, with comparisons of keys in place of open ends where these have the same rows.
 pub(crate) fn compared_by_keys(
     conditions: Vec<Expr>,
+    constants: Constants,
     probe: &DFSchema,
     build: &DFSchema,
-) -> Result<Vec<Expr>> {
+) -> Match<Vec<Expr>> {
+    // With a row in force before the range, the bound itself matters, not only which keys it includes.
+    if constants == Constants::Bound {
+        return Ok(conditions);
+    }
     let conjuncts = conditions.into_iter().flat_map(split_conjunction_owned);
     let conjuncts: Vec<Expr> = conjuncts.flat_map(split_between).collect();
     let sides = Sides {
