@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
@@ -23,7 +23,7 @@ pub(crate) trait Operand: Clone {
 
     fn data_type(&self, schema: &Self::Schema) -> Result<DataType>;
 
-    fn nullable(&self, schema: &Self::Schema) -> Result<bool>;
+    fn may_be_null(&self, schema: &Self::Schema) -> Result<bool>;
 
     /// The cast that it is, if it is one.
     fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
@@ -121,20 +121,25 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if op != Operator::Or {
             return self.difference(left, op, right);
         }
-        match self.open_end(conjunct)? {
+        match self.open_end(conjunct, &|_| true)? {
             Some(range) => Ok(vec![range]),
             None => self.alternatives(conjunct),
         }
     }
 
-    /// The range with an open end that a conjunct is, if it is one.
-    pub(crate) fn open_end(&self, conjunct: &E) -> Result<Option<Range<E>>> {
+    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude that a bound is
+    /// NULL, its keys may be of a wider type, which has room for a last key besides all others.
+    pub(crate) fn open_end(
+        &self,
+        conjunct: &E,
+        excludes_null: &dyn Fn(&E) -> bool,
+    ) -> Result<Option<Range<E>>> {
         let Some((left, Operator::Or, right)) = conjunct.as_binary() else {
             return Ok(None);
         };
         match (left.as_null_check(), right.as_null_check()) {
-            (None, Some(null)) => self.open_range(left, null),
-            (Some(null), None) => self.open_range(right, null),
+            (None, Some(null)) => self.open_range(left, null, excludes_null),
+            (Some(null), None) => self.open_range(right, null, excludes_null),
             _ => Ok(None),
         }
     }
@@ -176,7 +181,12 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     }
 
     /// The range of `closed OR null IS NULL`, where `null` is an end of the range.
-    fn open_range(&self, closed: &E, null: &E) -> Result<Option<Range<E>>> {
+    fn open_range(
+        &self,
+        closed: &E,
+        null: &E,
+        excludes_null: &dyn Fn(&E) -> bool,
+    ) -> Result<Option<Range<E>>> {
         let Some((key, comparison, bound)) = self.closed_range(closed)? else {
             return Ok(None);
         };
@@ -187,14 +197,9 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if integer_limits(&key_type).is_none() || key_type != bound.data_type(self.bounds)? {
             return Ok(None);
         }
-        let conversion = |comparison| KeyBoundUdf::new(comparison, (1, 1), key_type.clone());
-        let opened = |end: E, null, conversion: KeyBoundUdf, schema| {
-            let comparison = conversion.converted_comparison();
-            Ok((end.converted(conversion, Some(null), schema)?, comparison))
-        };
         if (self.is_bound)(null) {
             let (bound, comparison) =
-                opened(bound, null.clone(), conversion(comparison), self.bounds)?;
+                opened(bound, null.clone(), comparison, key_type, self.bounds)?;
             return Ok(Some(Range {
                 compared: (key, comparison, bound),
                 open: Open::Bound,
@@ -203,24 +208,45 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if *null != key {
             return Ok(None);
         }
-        // The key that stands for NULL is the last of all, which compares with each bound as stated.
-        let from_bound = conversion(swapped(comparison));
-        let (key, opposite) = opened(key.clone(), key, from_bound, self.keys)?;
+        // The key that stands for NULL is the last of all, which compares with each bound as stated. No other key is, as
+        // `b < k` is `b <= k - 1`, or in a wider type. Then a bound that is NULL may be that key, too.
         let is_strict = matches!(comparison, Comparison::Above | Comparison::Below);
-        if !is_strict || !bound.nullable(self.bounds)? {
-            return Ok(Some(Range {
-                compared: (key, swapped(opposite), bound),
-                open: if is_strict { Open::Never } else { Open::Key },
-            }));
-        }
-        // `b < k` is `b <= k - 1`, so that no other key is the last of all, which a bound that is NULL compares with.
-        let last = conversion(opposite);
-        let (bound, _) = opened(bound.clone(), bound, last, self.bounds)?;
-        Ok(Some(Range {
-            compared: (key, swapped(opposite), bound),
-            open: Open::Never,
+        let may_be_null = bound.may_be_null(self.bounds)?;
+        let has_wider = !matches!(key_type, DataType::Decimal128(..));
+        let is_wide = may_be_null && !is_strict && has_wider && !excludes_null(&bound);
+        let key_type = if is_wide { WIDEST } else { key_type };
+        let swapped_to = swapped(comparison);
+        let (key, opposite) = opened(key.clone(), key, swapped_to, key_type.clone(), self.keys)?;
+        let comparison = swapped(opposite);
+        Ok(Some(if may_be_null && (is_strict || is_wide) {
+            let (bound, _) = opened(bound.clone(), bound, opposite, key_type, self.bounds)?;
+            Range {
+                compared: (key, comparison, bound),
+                open: Open::Never,
+            }
+        } else {
+            Range {
+                compared: (key, comparison, bound),
+                open: if may_be_null { Open::Key } else { Open::Never },
+            }
         }))
     }
+}
+
+/// A type that has room for a key besides all of an integer of 64 bits.
+const WIDEST: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
+
+/// An end of a range that is the last key of all where `null` is NULL, and its comparison with the other end.
+fn opened<E: Operand>(
+    end: E,
+    null: E,
+    comparison: Comparison,
+    key_type: DataType,
+    schema: &E::Schema,
+) -> Result<(E, Comparison)> {
+    let conversion = KeyBoundUdf::new(comparison, (1, 1), key_type);
+    let comparison = conversion.converted_comparison();
+    Ok((end.converted(conversion, Some(null), schema)?, comparison))
 }
 
 /// How many nanoseconds a unit has.

@@ -477,8 +477,8 @@ impl Operand for Expr {
         self.get_type(schema)
     }
 
-    fn nullable(&self, schema: &DFSchema) -> Result<bool> {
-        ExprSchemable::nullable(self, schema)
+    fn may_be_null(&self, schema: &DFSchema) -> Result<bool> {
+        self.nullable(schema)
     }
 
     fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
@@ -550,7 +550,7 @@ fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> Str
         return format!("{a} is compared as a {one} and as a {other}: cast its bounds to one type");
     }
     format!(
-        "there are two range keys, {a} and {b}, for which only count(*) is possible, and min and max of one of them"
+        "there are two range keys, {a} and {b}, for which only counts are possible, and min and max of one of them"
     )
 }
 

@@ -8,7 +8,7 @@
 
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::utils::split_conjunction_owned;
-use datafusion::logical_expr::{Expr, ExprSchemable, binary_expr};
+use datafusion::logical_expr::{Expr, binary_expr};
 
 use crate::optimizer::condition::{Open, Sides, operator};
 use crate::optimizer::logical::condition_parts::{Constants, is_of, split_between};
@@ -35,17 +35,14 @@ pub(crate) fn compared_by_keys(
     };
     let closed = conjuncts.iter().filter_map(|c| sides.stated(c));
     let closed: Vec<Expr> = closed.map(|(.., bound)| bound).collect();
+    // Such a comparison does not hold for a bound that is NULL.
+    let excludes_null = |bound: &Expr| closed.contains(bound);
     let compared = conjuncts.into_iter().map(|conjunct| {
-        let Some(range) = sides.open_end(&conjunct)? else {
+        let Some(range) = sides.open_end(&conjunct, &excludes_null)? else {
             return Ok(conjunct);
         };
         let (key, comparison, bound) = range.compared;
-        // A bound that is NULL has the rows whose end is open, unless another comparison excludes it.
-        let is_same = match range.open {
-            Open::Never => true,
-            Open::Key => !bound.nullable(probe)? || closed.contains(&bound),
-            Open::Bound | Open::Implied => false,
-        };
+        let is_same = range.open == Open::Never || range.open == Open::Key && excludes_null(&bound);
         Ok(if is_same {
             binary_expr(key, operator(comparison), bound)
         } else {

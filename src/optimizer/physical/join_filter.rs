@@ -392,7 +392,7 @@ impl Operand for PhysicalExprRef {
         self.as_ref().data_type(schema)
     }
 
-    fn nullable(&self, schema: &Schema) -> Result<bool> {
+    fn may_be_null(&self, schema: &Schema) -> Result<bool> {
         self.as_ref().nullable(schema)
     }
 
