@@ -127,7 +127,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         }
     }
 
-    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude that a bound is
+    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude bounds that are
     /// NULL, its keys may be of a wider type, which has room for a last key besides all others.
     pub(crate) fn open_end(
         &self,
@@ -208,8 +208,8 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if *null != key {
             return Ok(None);
         }
-        // The key that stands for NULL is the last of all, which compares with each bound as stated. No other key is, as
-        // `b < k` is `b <= k - 1`, or in a wider type. Then a bound that is NULL may be that key, too.
+        // The key that stands for NULL is the last of all, which compares with each bound as stated. No other key is,
+        // as `b < k` is `b <= k - 1`, or in a wider type. Then a bound that is NULL may be that key, too.
         let is_strict = matches!(comparison, Comparison::Above | Comparison::Below);
         let may_be_null = bound.may_be_null(self.bounds)?;
         let has_wider = !matches!(key_type, DataType::Decimal128(..));

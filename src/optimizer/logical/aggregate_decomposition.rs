@@ -82,7 +82,7 @@ pub(crate) fn counts_rows(call: &AggregateFunction, build: &DFSchema) -> bool {
 }
 
 /// Whether a call counts all rows: `count(*)`.
-fn is_row_count(call: &AggregateFunction) -> bool {
+pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
     let args = call.params.args.as_slice();
     matches!(args, [Expr::Literal(value, _)] if !value.is_null()) && is_plain_count(call)
 }

@@ -550,7 +550,7 @@ fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> Str
         return format!("{a} is compared as a {one} and as a {other}: cast its bounds to one type");
     }
     format!(
-        "there are two range keys, {a} and {b}, for which only counts are possible, and min and max of one of them"
+        "there are two range keys, {a} and {b}, for which only count(*) is possible, and min and max of one of them"
     )
 }
 

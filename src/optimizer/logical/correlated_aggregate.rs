@@ -19,7 +19,7 @@ use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::aggregate_decomposition::{
-    AggregateDecomposition, AggregateInput, counts_rows,
+    AggregateDecomposition, AggregateInput, is_row_count,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::names::{is_unused_name, unused_name};
@@ -99,8 +99,8 @@ impl CorrelatedAggregate {
             None => None,
         };
         let finds_extremes = threshold.is_some();
-        let counts = |call| counts_rows(call, build.schema());
-        let counts_rows = !calls.is_empty() && calls.iter().all(counts);
+        // Not `count(p.v)`: where rules for IN count rows with two range keys, a mark join stops at the first one.
+        let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
         let meaning = (constants, counts_rows);
         let (mut condition, counted) =
             match_condition(&[], conditions, meaning, probe, build.schema())?;
