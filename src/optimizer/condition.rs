@@ -127,8 +127,8 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         }
     }
 
-    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude bounds that are
-    /// NULL, its keys may be of a wider type, which has room for a last key besides all others.
+    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude bounds that
+    /// are NULL, its keys may be of a wider type, which has room for a last key besides all others.
     pub(crate) fn open_end(
         &self,
         conjunct: &E,
