@@ -143,7 +143,8 @@ fn difference(random: &mut Random, p: &str, q: &str) -> String {
 fn distance(random: &mut Random, p: &str, q: &str) -> String {
     let length = random.below(9) as i64;
     let op = ["<", "<="][random.below(2)];
-    match random.below(10) {
+    match random.below(11) {
+        10 => format!("abs(extract(epoch FROM {p}.m0) - extract(epoch FROM {q}.m1)) {op} {length}"),
         8 => format!("{p}.i0 - {q}.i1 BETWEEN {} AND {length}", length - 5),
         9 => {
             let large = [i64::MAX - 9, i64::MIN + 9, 1 << 62][random.below(3)];
