@@ -168,7 +168,7 @@ def cell(text):
     try:
         return float(text)
     except ValueError:
-        return re.sub(r"\.0+$", "", text)
+        return re.sub(r"(:\d\d)(?:\.0*|(\.\d*[1-9])0*)$", lambda m: m[1] + (m[2] or ""), text)
 
 
 def same(ours, theirs):
@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--set", action="append", default=[], metavar="OPTION = VALUE", help="an option of rmq")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     tasks = [path for path in sorted(TASKS.glob("*.sql")) if path.stem.count(".") == 0]
     tasks = [path for path in tasks if not args.tasks or any(path.stem.startswith(task) for task in args.tasks)]
     with tempfile.TemporaryDirectory() as folder:
