@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
@@ -22,6 +22,8 @@ pub(crate) trait Operand: Clone {
     type Schema;
 
     fn data_type(&self, schema: &Self::Schema) -> Result<DataType>;
+
+    fn may_be_null(&self, schema: &Self::Schema) -> Result<bool>;
 
     /// The cast that it is, if it is one.
     fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
@@ -76,8 +78,8 @@ pub(crate) enum Open {
     /// Where the bound is open: `k < b OR b IS NULL`. The conjunct then holds for a key that is NULL, too, but the
     /// range does not have it.
     Bound,
-    /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
-    /// range is empty. It may have keys for which the conjunct does not hold.
+    /// Where the key is NULL: `b <= k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
+    /// range is empty.
     Key,
     /// For none, but the range is only what the conjunct implies: it may have keys for which it does not hold.
     Implied,
@@ -86,7 +88,7 @@ pub(crate) enum Open {
 impl Open {
     /// Whether the conjunct holds for all keys of the range.
     pub(crate) fn is_exact(self) -> bool {
-        matches!(self, Self::Never | Self::Bound)
+        self != Self::Implied
     }
 }
 
@@ -109,6 +111,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     /// ```text
     ///   bound - key <= INTERVAL '1 hour'        a difference and a constant
     ///   key < bound OR bound IS NULL            an open end
+    ///   bound < key OR key IS NULL              the same of the other side
     ///   key < bound OR key < other              alternatives
     /// ```
     pub(crate) fn ranges(&self, conjunct: &E) -> Result<Vec<Range<E>>> {
@@ -118,14 +121,26 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if op != Operator::Or {
             return self.difference(left, op, right);
         }
-        let open = match (left.as_null_check(), right.as_null_check()) {
-            (None, Some(null)) => self.open_range(left, null)?,
-            (Some(null), None) => self.open_range(right, null)?,
-            _ => None,
-        };
-        match open {
+        match self.open_end(conjunct, &|_| true)? {
             Some(range) => Ok(vec![range]),
             None => self.alternatives(conjunct),
+        }
+    }
+
+    /// The range with an open end that a conjunct is, if it is one. Where other conjuncts do not exclude bounds that
+    /// are NULL, its keys may be of a wider type, which has room for a last key besides all others.
+    pub(crate) fn open_end(
+        &self,
+        conjunct: &E,
+        excludes_null: &dyn Fn(&E) -> bool,
+    ) -> Result<Option<Range<E>>> {
+        let Some((left, Operator::Or, right)) = conjunct.as_binary() else {
+            return Ok(None);
+        };
+        match (left.as_null_check(), right.as_null_check()) {
+            (None, Some(null)) => self.open_range(left, null, excludes_null),
+            (Some(null), None) => self.open_range(right, null, excludes_null),
+            _ => Ok(None),
         }
     }
 
@@ -166,7 +181,12 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     }
 
     /// The range of `closed OR null IS NULL`, where `null` is an end of the range.
-    fn open_range(&self, closed: &E, null: &E) -> Result<Option<Range<E>>> {
+    fn open_range(
+        &self,
+        closed: &E,
+        null: &E,
+        excludes_null: &dyn Fn(&E) -> bool,
+    ) -> Result<Option<Range<E>>> {
         let Some((key, comparison, bound)) = self.closed_range(closed)? else {
             return Ok(None);
         };
@@ -177,11 +197,9 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if integer_limits(&key_type).is_none() || key_type != bound.data_type(self.bounds)? {
             return Ok(None);
         }
-        let conversion = |comparison| KeyBoundUdf::new(comparison, (1, 1), key_type.clone());
         if (self.is_bound)(null) {
-            let conversion = conversion(comparison);
-            let comparison = conversion.converted_comparison();
-            let bound = bound.converted(conversion, Some(null.clone()), self.bounds)?;
+            let (bound, comparison) =
+                opened(bound, null.clone(), comparison, key_type, self.bounds)?;
             return Ok(Some(Range {
                 compared: (key, comparison, bound),
                 open: Open::Bound,
@@ -190,20 +208,45 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         if *null != key {
             return Ok(None);
         }
-        // The key that stands for NULL is the last of all; a bound that is the last of all must include it.
-        let (last, comparison) = if comparison.is_lower() {
-            (Comparison::AtMost, Comparison::AtLeast)
+        // The key that stands for NULL is the last of all, which compares with each bound as stated. No other key is,
+        // as `b < k` is `b <= k - 1`, or in a wider type. Then a bound that is NULL may be that key, too.
+        let is_strict = matches!(comparison, Comparison::Above | Comparison::Below);
+        let may_be_null = bound.may_be_null(self.bounds)?;
+        let has_wider = !matches!(key_type, DataType::Decimal128(..));
+        let is_wide = may_be_null && !is_strict && has_wider && !excludes_null(&bound);
+        let key_type = if is_wide { WIDEST } else { key_type };
+        let swapped_to = swapped(comparison);
+        let (key, opposite) = opened(key.clone(), key, swapped_to, key_type.clone(), self.keys)?;
+        let comparison = swapped(opposite);
+        Ok(Some(if may_be_null && (is_strict || is_wide) {
+            let (bound, _) = opened(bound.clone(), bound, opposite, key_type, self.bounds)?;
+            Range {
+                compared: (key, comparison, bound),
+                open: Open::Never,
+            }
         } else {
-            (Comparison::AtLeast, Comparison::AtMost)
-        };
-        let key = key
-            .clone()
-            .converted(conversion(last), Some(key), self.keys)?;
-        Ok(Some(Range {
-            compared: (key, comparison, bound),
-            open: Open::Key,
+            Range {
+                compared: (key, comparison, bound),
+                open: if may_be_null { Open::Key } else { Open::Never },
+            }
         }))
     }
+}
+
+/// A type that has room for a key besides all of an integer of 64 bits.
+const WIDEST: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
+
+/// An end of a range that is the last key of all where `null` is NULL, and its comparison with the other end.
+fn opened<E: Operand>(
+    end: E,
+    null: E,
+    comparison: Comparison,
+    key_type: DataType,
+    schema: &E::Schema,
+) -> Result<(E, Comparison)> {
+    let conversion = KeyBoundUdf::new(comparison, (1, 1), key_type);
+    let comparison = conversion.converted_comparison();
+    Ok((end.converted(conversion, Some(null), schema)?, comparison))
 }
 
 /// How many nanoseconds a unit has.

@@ -6,6 +6,7 @@
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
 //!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 301 seconds
+//!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       the same
 //! ```
 //!
 //! Differences of integers wrap around, and DataFusion leaves the fractions of long durations out. Ranges of these may
@@ -30,6 +31,8 @@ struct Difference<'a, E> {
     is_absolute: bool,
     /// If it is compared as a number: how much a second is.
     second: Option<f64>,
+    /// Whether two times are made such numbers, and not their difference.
+    is_of_numbers: bool,
 }
 
 /// A length that a difference is compared with: the difference times the factor is compared with the offset.
@@ -201,12 +204,17 @@ impl<'a, E: Operand> Difference<'a, E> {
         }
         if let Some((left, op, right)) = expr.as_binary() {
             return match op {
-                Operator::Minus => Some(Self {
-                    minuend: left,
-                    subtrahend: right,
-                    is_absolute: false,
-                    second: None,
-                }),
+                Operator::Minus => {
+                    let epochs = epoch_of(left).zip(epoch_of(right));
+                    let (minuend, subtrahend) = epochs.unwrap_or((left, right));
+                    Some(Self {
+                        minuend,
+                        subtrahend,
+                        is_absolute: false,
+                        second: epochs.map(|_| 1.0),
+                        is_of_numbers: epochs.is_some(),
+                    })
+                }
                 Operator::Divide => Self::of(left)?.scaled(number(right.as_constant()?)?.recip()),
                 Operator::Multiply => match (left.as_constant(), right.as_constant()) {
                     (None, Some(by)) => Self::of(left)?.scaled(number(by)?),
@@ -222,16 +230,14 @@ impl<'a, E: Operand> Difference<'a, E> {
                 is_absolute: true,
                 ..Self::of(of)?
             }),
-            [part, of] if *function == *datetime::date_part() => {
-                let part = part.as_constant()?.try_as_str().flatten()?;
-                let difference = Self::of(of)?;
-                let is_first = part.eq_ignore_ascii_case("epoch") && difference.second.is_none();
+            _ => {
+                let difference = Self::of(epoch_of(expr)?)?;
+                let is_first = difference.second.is_none();
                 is_first.then_some(Self {
                     second: Some(1.0),
                     ..difference
                 })
             }
-            _ => None,
         }
     }
 
@@ -256,8 +262,14 @@ impl<'a, E: Operand> Difference<'a, E> {
                 return None;
             };
             let seconds = number(constant)? / second;
-            // The fraction that DataFusion leaves out, and what the division does.
-            let inexact = 1.0 + seconds.abs() * 1e-9;
+            // How far apart floats are at the last times of a unit, the fraction that DataFusion leaves out, and what
+            // the division does.
+            let rounded = match unit {
+                TimeUnit::Second if self.is_of_numbers => 4096.0,
+                TimeUnit::Millisecond if self.is_of_numbers => 4.0,
+                _ => 1.0,
+            };
+            let inexact = rounded + seconds.abs() * 1e-9;
             let seconds = if comparison.is_lower() {
                 (seconds - inexact).floor()
             } else {
@@ -286,6 +298,16 @@ impl<'a, E: Operand> Difference<'a, E> {
             open,
         })
     }
+}
+
+/// What `extract(epoch FROM …)` is of.
+fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
+    let (function, [part, of]) = expr.as_call()? else {
+        return None;
+    };
+    let part = part.as_constant()?.try_as_str().flatten()?;
+    let is_epoch = *function == *datetime::date_part() && part.eq_ignore_ascii_case("epoch");
+    is_epoch.then_some(of)
 }
 
 /// A length in nanoseconds that is beyond all times, and that can be negated and added to.

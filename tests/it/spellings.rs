@@ -90,9 +90,22 @@ fn open_end(random: &mut Random, p: &str, q: &str) -> String {
         format!("({q}.{kind}1 IS NULL OR {q}.{kind}1 {greatest} {p}.{point}0)"),
     ][random.below(2)]
     .clone();
-    match random.below(6) {
+    match random.below(9) {
         0 => to,
         1 => format!("({from} OR {q}.{kind}0 IS NULL) AND {to}"),
+        6.. => {
+            // Intervals of both sides that overlap.
+            let own = format!("{p}.{point}");
+            let end = [
+                format!("{own}1"),
+                format!("coalesce({own}1, {own}0)"),
+                format!("{own}0"),
+            ];
+            let end = &end[random.below(3)];
+            format!(
+                "{q}.{kind}0 {least} {end} AND ({q}.{kind}1 {greatest} {own}0 OR {q}.{kind}1 IS NULL)"
+            )
+        }
         2 => format!("{from} AND ({p}.{point}0 {least} {q}.{kind}1 OR {q}.v IS NULL)"),
         _ => format!("{from} AND {to}"),
     }
@@ -130,7 +143,8 @@ fn difference(random: &mut Random, p: &str, q: &str) -> String {
 fn distance(random: &mut Random, p: &str, q: &str) -> String {
     let length = random.below(9) as i64;
     let op = ["<", "<="][random.below(2)];
-    match random.below(10) {
+    match random.below(11) {
+        10 => format!("abs(extract(epoch FROM {p}.m0) - extract(epoch FROM {q}.m1)) {op} {length}"),
         8 => format!("{p}.i0 - {q}.i1 BETWEEN {} AND {length}", length - 5),
         9 => {
             let large = [i64::MAX - 9, i64::MIN + 9, 1 << 62][random.below(3)];

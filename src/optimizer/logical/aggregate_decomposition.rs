@@ -75,13 +75,22 @@ pub(crate) fn extreme_of(call: &AggregateFunction) -> Option<Extreme> {
     inner.is::<Max>().then_some(Extreme::Max)
 }
 
+/// Whether a call counts all rows, or those of `build` where a value is not NULL: `count(*)`, `count(p.id)`.
+pub(crate) fn counts_rows(call: &AggregateFunction, build: &DFSchema) -> bool {
+    is_row_count(call)
+        || call.params.args.iter().all(|arg| is_of(arg, build)) && is_plain_count(call)
+}
+
 /// Whether a call counts all rows: `count(*)`.
 pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
+    let args = call.params.args.as_slice();
+    matches!(args, [Expr::Literal(value, _)] if !value.is_null()) && is_plain_count(call)
+}
+
+fn is_plain_count(call: &AggregateFunction) -> bool {
     let params = &call.params;
-    let is_constant =
-        matches!(params.args.as_slice(), [Expr::Literal(value, _)] if !value.is_null());
     call.func.inner().is::<Count>()
-        && is_constant
+        && params.args.len() == 1
         && params.filter.is_none()
         && !params.distinct
         && params.order_by.is_empty()
@@ -281,7 +290,7 @@ impl<'a> AggregateDecomposition<'a> {
         if !is_infallible(&threshold.limit, self.probe)? {
             return Ok(None);
         }
-        let count = self.add_count_crossing(&threshold)?;
+        let count = self.rows_crossing(&threshold)?;
         let value = match counted.sum {
             None => return self.counted(count.clone(), count).map(Some),
             // A sum is NULL where it has no row, and without ELSE also where the condition holds for none.
@@ -295,18 +304,38 @@ impl<'a> AggregateDecomposition<'a> {
         Ok(Some(self.decomposed(value, sum)))
     }
 
-    /// Decomposes `count(*)` over the rows that cross a threshold.
-    pub(crate) fn count_crossing(&mut self, threshold: &Threshold) -> Match<DecomposedAggregate> {
-        let count = self.add_count_crossing(threshold)?;
-        self.counted_rows(count)
+    /// Decomposes `count(*)`, or `count(p.id)`, over the rows that cross a threshold.
+    pub(crate) fn count_crossing(
+        &mut self,
+        threshold: &Threshold,
+        call: &AggregateFunction,
+    ) -> Match<DecomposedAggregate> {
+        if is_row_count(call) {
+            let count = self.rows_crossing(threshold)?;
+            return self.counted_rows(count);
+        }
+        let mut value = threshold.value.clone();
+        for argument in &call.params.args {
+            check_repeats(argument)?;
+            if argument.nullable(self.build)? {
+                value = when(argument.clone().is_not_null(), value).end()?;
+            }
+        }
+        let count = self.add_count_crossing(threshold, value)?;
+        self.counted(count.clone(), count)
     }
 
-    fn add_count_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
+    /// The number of rows that cross a threshold.
+    pub(crate) fn rows_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
+        self.add_count_crossing(threshold, threshold.value.clone())
+    }
+
+    fn add_count_crossing(&mut self, threshold: &Threshold, value: Expr) -> Match<Expr> {
         let function = AggregateKind::CountCrossing {
             comparison: threshold.comparison,
             threshold: self.threshold_index(threshold),
         };
-        let value = self.late(threshold.value.clone())?;
+        let value = self.late(value)?;
         Ok(self.add(function, vec![value], DataType::Int64))
     }
 

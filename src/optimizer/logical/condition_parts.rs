@@ -477,6 +477,10 @@ impl Operand for Expr {
         self.get_type(schema)
     }
 
+    fn may_be_null(&self, schema: &DFSchema) -> Result<bool> {
+        self.nullable(schema)
+    }
+
     fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
         match self {
             Self::BinaryExpr(BinaryExpr { left, op, right }) => Some((left, *op, right)),

@@ -28,6 +28,7 @@ use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
 use crate::optimizer::logical::condition_parts::{Constants, guard};
+use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, reject};
@@ -91,12 +92,14 @@ impl CorrelatedAggregate {
             }
         }
         let conditions = conditions.into_iter().map(from_outer);
-        let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let mut conditions = compared_by_keys(conditions, constants, probe, build.schema())?;
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
         let finds_extremes = threshold.is_some();
+        // Not `count(p.v)`: where rules for IN count rows with two range keys, a mark join stops at the first one.
         let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
         let meaning = (constants, counts_rows);
         let (mut condition, counted) =
@@ -113,7 +116,7 @@ impl CorrelatedAggregate {
         for call in &calls {
             row_values.push(match &threshold {
                 Some(threshold) if counts_rows => {
-                    decomposition.count_crossing(threshold)?.row_value
+                    decomposition.count_crossing(threshold, call)?.row_value
                 }
                 Some(threshold) => decomposition.at_crossing(threshold, call)?,
                 None => decomposition.decompose(call)?.row_value,

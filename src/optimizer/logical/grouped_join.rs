@@ -39,12 +39,13 @@ use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::cost::decision::is_sort_wasteful;
 use crate::optimizer::logical::aggregate_decomposition::{
-    AggregateDecomposition, AggregateInput, extreme_of, is_row_count,
+    AggregateDecomposition, AggregateInput, counts_rows, extreme_of,
 };
 use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
+use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, or_log, reject};
@@ -192,7 +193,8 @@ impl GroupedJoin<'_> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
-        let mut rest: Vec<Expr> = join.filter.iter().cloned().collect();
+        let rest = join.filter.iter().cloned().collect();
+        let mut rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));
@@ -203,7 +205,8 @@ impl GroupedJoin<'_> {
             None => None,
         };
         let finds_extremes = crossed.is_some();
-        let meaning = (Constants::Filter, counts_rows(&calls, probe_schema));
+        let are_counts = only_count_rows(&calls, probe_schema, build_schema);
+        let meaning = (Constants::Filter, are_counts);
         let (mut condition, counted) =
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
         let threshold = crossed.or(counted);
@@ -231,10 +234,11 @@ impl GroupedJoin<'_> {
                     is_kept = Some(found.row_value.clone().is_not_null());
                     found
                 }
-                Some(threshold) if is_row_count(call) => {
-                    let found = decomposition.count_crossing(threshold)?;
-                    is_kept = Some(found.row_value.clone().gt(lit(0_i64)));
-                    found
+                Some(threshold) if counts_rows(call, build_schema) => {
+                    if unmatched == Unmatched::Drop {
+                        is_kept = Some(decomposition.rows_crossing(threshold)?.gt(lit(0_i64)));
+                    }
+                    decomposition.count_crossing(threshold, call)?
                 }
                 _ => decomposition.decompose(call)?,
             };
@@ -331,9 +335,10 @@ impl GroupedJoin<'_> {
 }
 
 /// Whether calls count rows, and nothing else is needed of them. Extremes of the probe side's columns need no count.
-fn counts_rows(calls: &[AggregateFunction], probe: &DFSchema) -> bool {
+fn only_count_rows(calls: &[AggregateFunction], probe: &DFSchema, build: &DFSchema) -> bool {
+    let counts = |call: &AggregateFunction| counts_rows(call, build);
     let mut of_build = calls.iter().filter(|call| !is_extreme_of(call, probe));
-    calls.iter().any(is_row_count) && of_build.all(is_row_count)
+    calls.iter().any(counts) && of_build.all(counts)
 }
 
 /// Whether a call is a minimum or maximum of the columns of the probe side, which matching rows do not change.

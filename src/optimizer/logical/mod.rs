@@ -8,8 +8,8 @@
 //!
 //! The rules share the parts of a match:
 //!
-//! - `condition_parts`: equality keys, range key, bounds; `threshold`: a second range key; `order_by`: range keys of
-//!   several expressions
+//! - `condition_parts`: equality keys, range key, bounds; `open_ends`: those that are open where they are NULL;
+//!   `threshold`: a second range key; `order_by`: range keys of several expressions
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`,
@@ -36,6 +36,7 @@ pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod nullable_subquery;
+pub(crate) mod open_ends;
 pub(crate) mod order_by;
 pub(crate) mod range_call;
 pub(crate) mod scalar_subquery;

@@ -24,6 +24,7 @@ use crate::optimizer::logical::common::outer_columns::to_outer;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::condition_parts::Constants;
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::threshold::match_condition;
 use crate::optimizer::rejection::{Match, Rejection, reject};
 
@@ -98,9 +99,10 @@ impl RangeJoinCall {
     /// is not, the condition may have a second range key, which may become a threshold.
     fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
-        let conjuncts = vec![self.condition.clone()];
-        let meaning = (self.constants(), !self.prevailing);
-        let (found, _) = match_condition(&[], conjuncts, meaning, probe, build)
+        let constants = self.constants();
+        let meaning = (constants, !self.prevailing);
+        let (found, _) = compared_by_keys(vec![self.condition.clone()], constants, probe, build)
+            .and_then(|conjuncts| match_condition(&[], conjuncts, meaning, probe, build))
             .map_err(|reason| ArgumentRejection::Condition(reason.to_string()))?;
         let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
         match (self.prevailing, lower.as_slice()) {

@@ -392,6 +392,10 @@ impl Operand for PhysicalExprRef {
         self.as_ref().data_type(schema)
     }
 
+    fn may_be_null(&self, schema: &Schema) -> Result<bool> {
+        self.as_ref().nullable(schema)
+    }
+
     fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
         let binary = self.downcast_ref::<BinaryExpr>()?;
         Some((binary.left(), *binary.op(), binary.right()))
@@ -484,8 +488,10 @@ fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
         let keeps = keeps_values(&from, &cast.data_type(schema)?);
         return Ok(keeps && cannot_fail(cast.expr(), schema)?);
     }
+    let converts_bound =
+        ScalarFunctionExpr::try_downcast_func::<KeyBoundUdf>(expr.as_ref()).is_some();
     let is_choice = expr.is::<CaseExpr>() || expr.is::<IsNullExpr>() || expr.is::<IsNotNullExpr>();
-    if is_choice {
+    if is_choice || converts_bound {
         for child in expr.children() {
             if !cannot_fail(child, schema)? {
                 return Ok(false);

@@ -1,0 +1,4 @@
+-- Alarms that went off while a session of their sensor was open.
+SELECT a.id
+FROM alarms a
+WHERE EXISTS (SELECT 1 FROM sessions p WHERE p.s = a.s AND p.started <= a.ts AND (p.ended >= a.ts OR p.ended IS NULL))

@@ -1,0 +1,4 @@
+-- How many log lines each alarm has in the five minutes before it.
+SELECT a.id, (SELECT count(*) FROM log l
+              WHERE l.s = a.s AND l.at::timestamp >= a.ts - INTERVAL '5 minutes' AND l.at::timestamp <= a.ts) AS lines
+FROM alarms a

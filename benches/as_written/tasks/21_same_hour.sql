@@ -1,0 +1,5 @@
+-- The mean reading of the hour of the clock in which each alarm went off.
+SELECT a.id, avg(p.v) AS mean
+FROM alarms a
+JOIN points p ON p.s = a.s AND date_trunc('hour', p.ts) = date_trunc('hour', a.ts)
+GROUP BY a.id
