@@ -184,6 +184,21 @@ async fn answer(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Statistics of a file leave NaN out.
+#[tokio::test(flavor = "multi_thread")]
+async fn nan_in_a_file_is_still_read_as_the_other_value() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("nan.parquet");
+    let ctx = SessionContext::new();
+    let rows = "SELECT * FROM (VALUES ('NaN'::DOUBLE), (1.5)) AS t(v)";
+    let copy = format!("COPY ({rows}) TO '{}' STORED AS PARQUET", file.display());
+    run(&ctx, &copy).await.expect("a file");
+    let table = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'", file.display());
+    run(&ctx, &table).await.expect("a table");
+    let found = answer(&ctx, "SELECT v FROM t").await.expect("rows");
+    assert_eq!(found, ["1.5", "1.5"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_datafusion_are_still_there() {
     let mut changed = vec![];
