@@ -114,6 +114,7 @@ pub mod physical_plan {
 #[doc(hidden)]
 pub mod parts {
     pub use crate::exec::common::note::NoteExec;
+    pub use crate::exec::common::ordered_rows::OrderedRowsExec;
     pub use crate::exec::range_join::pair_distance::PairDistance;
     pub use crate::exec::range_join::parts::RangeJoinParts;
     pub use crate::exec::range_join::row_join::RowJoin;
@@ -125,7 +126,6 @@ pub mod parts {
     pub use crate::expr::index_lookup::WeakIndexSlot;
     pub use crate::expr::parts::{FunctionParts, named_functions};
     pub use crate::optimizer::logical::merge_states::MergedStates;
-    pub use crate::optimizer::physical::row_order::OrderedRowsExec;
 }
 
 #[doc(hidden)]

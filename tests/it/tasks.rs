@@ -21,6 +21,7 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, collect_partitioned, displayable,
 };
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_rmq::parts::OrderedRowsExec;
 use datafusion_rmq::physical_plan::PrepareIndexesExec;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -81,6 +82,10 @@ fn tasks(
     ctx: Arc<TaskContext>,
 ) -> BoxFuture<'static, Vec<Arc<dyn ExecutionPlan>>> {
     async move {
+        // Its plan is hidden, so that each task executes all of it.
+        if plan.is::<OrderedRowsExec>() {
+            return vec![plan; TASKS];
+        }
         let requirements = plan.input_distribution_requirements();
         let needs_all = |child: &Distribution| matches!(child, Distribution::SinglePartition);
         let needs_all = requirements.per_child_distributions().map(needs_all);
@@ -324,7 +329,14 @@ async fn build_rows_and_the_order_of_rows_need_one_task() {
             "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k >= q.k) FROM q".into(),
             false,
         ),
-        (ordered_queries().remove(0), true),
+        // Rows in the order of a scan are the same in each task, those of a join are not.
+        (ordered_queries().remove(0), false),
+        (
+            "SELECT q.id, (SELECT x.s FROM (SELECT p.s, p.v FROM p JOIN q AS r ON r.id = p.id) x \
+             WHERE x.v <= q.v ORDER BY x.v DESC LIMIT 1) FROM q"
+                .into(),
+            true,
+        ),
     ] {
         let plan = planned(&ctx, &sql).await;
         let join = range_join(&plan).expect("a range join");

@@ -18,6 +18,7 @@ use datafusion_distributed::{
     BroadcastExec, DesiredTaskCountEvent, DesiredTaskCountEventResponse, DesiredTaskCountHandler,
     DistributedExt, SessionStateBuilderExt as _, WorkerResolver,
 };
+use datafusion_rmq::parts::OrderedRowsExec;
 use datafusion_rmq::physical_plan::{JoinMode, PrepareIndexesExec, RangeJoinExec, WindowFrameExec};
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
@@ -34,8 +35,8 @@ use crate::sorted_files::DivideSortedFiles;
 /// workers have one of the same release.
 ///
 /// The searched side of a range join whose statistics tell that it has at most `broadcast_limit` bytes, or that do not
-/// tell, is sent to all tasks of the join. That of a larger one is sent to one task, unless the session partitions
-/// range joins (`rmq.join_mode = 'partitioned'`).
+/// tell, is sent to all tasks of the join, or read by each where its order decides. A larger one has one task, unless
+/// the session partitions range joins (`rmq.join_mode = 'partitioned'`).
 #[must_use]
 pub fn client(
     builder: SessionStateBuilder,
@@ -62,7 +63,7 @@ pub fn client(
     builder
         .with_distributed_worker_resolver(resolver)
         .with_distributed_user_codec(codec.clone())
-        .with_distributed_desired_task_count_handler(OneTask)
+        .with_distributed_desired_task_count_handler(TaskCounts { broadcast_limit })
         .with_distributed_scale_up_leaf_node_handler(DivideSortedFiles)
         .with_distributed_planner()
 }
@@ -99,26 +100,30 @@ impl QueryPlanner for ForWorkers {
 impl ForWorkers {
     /// Whether each task of the join may read its whole searched side.
     fn may_broadcast(&self, join: &RangeJoinExec) -> bool {
-        if join.mode() != JoinMode::Collected || join.needs_one_task() {
+        let is_divided = join.mode() == JoinMode::Collected && !join.needs_one_task();
+        if !is_divided || join.build().is::<OrderedRowsExec>() {
             return false;
         }
-        let context = StatisticsContext::new();
-        let statistics = context.compute(join.build().as_ref(), &StatisticsArgs::new());
-        let bytes = statistics.map(|statistics| statistics.total_byte_size);
-        match bytes {
-            Ok(Precision::Exact(bytes) | Precision::Inexact(bytes))
-                if bytes > self.broadcast_limit =>
-            {
-                log::warn!(
-                    "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task \
-                     runs it; with SET rmq.join_mode = 'partitioned' both sides are divided by its equality keys, if it has any",
-                    join.label(),
-                    self.broadcast_limit
-                );
-                false
-            }
-            _ => true,
-        }
+        let Some(bytes) = size_above(join.build(), self.broadcast_limit) else {
+            return true;
+        };
+        log::warn!(
+            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; \
+             with SET rmq.join_mode = 'partitioned' both sides are divided by its equality keys, if it has any",
+            join.label(),
+            self.broadcast_limit
+        );
+        false
+    }
+}
+
+/// The bytes that a plan returns, if statistics tell that they are more than a limit.
+fn size_above(plan: &Arc<dyn ExecutionPlan>, limit: usize) -> Option<usize> {
+    let context = StatisticsContext::new();
+    let statistics = context.compute(plan.as_ref(), &StatisticsArgs::new());
+    match statistics.ok()?.total_byte_size {
+        Precision::Exact(bytes) | Precision::Inexact(bytes) => Some(bytes).filter(|b| *b > limit),
+        Precision::Absent => None,
     }
 }
 
@@ -147,16 +152,25 @@ fn with_broadcast(
     Arc::clone(plan).replace_children(inputs, options)
 }
 
-/// Keeps operators in one task that must not be divided. `datafusion-distributed` knows its own of DataFusion's, and
-/// divides the scan below any other.
-struct OneTask;
+/// Keeps operators in one task that must not be divided: `datafusion-distributed` knows those of DataFusion, and divides
+/// the scan below any other. It takes a leaf that it does not know for one that only one task can read.
+struct TaskCounts {
+    broadcast_limit: usize,
+}
 
 #[async_trait]
-impl DesiredTaskCountHandler for OneTask {
+impl DesiredTaskCountHandler for TaskCounts {
     async fn handle(
         &self,
         event: DesiredTaskCountEvent<'_>,
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
+        if let Some(rows) = event.plan.downcast_ref::<OrderedRowsExec>() {
+            let is_large = size_above(rows.hidden(), self.broadcast_limit).is_some();
+            return Some(Ok(match is_large {
+                true => DesiredTaskCountEventResponse::maximum(1),
+                false => DesiredTaskCountEventResponse::desired(1),
+            }));
+        }
         needs_one_task(event.plan).then(|| Ok(DesiredTaskCountEventResponse::maximum(1)))
     }
 }
@@ -165,7 +179,7 @@ fn needs_one_task(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         return match join.mode() {
             JoinMode::Shared => true,
-            JoinMode::Collected => join.needs_one_task() || !is_broadcast(join.build()),
+            JoinMode::Collected => join.needs_one_task() || !is_whole(join.build()),
             JoinMode::Partitioned => join.needs_one_task(),
         };
     }
@@ -177,7 +191,10 @@ fn needs_one_task(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Whether each task reads all rows of an input.
-fn is_broadcast(input: &Arc<dyn ExecutionPlan>) -> bool {
+fn is_whole(input: &Arc<dyn ExecutionPlan>) -> bool {
+    if input.is::<OrderedRowsExec>() {
+        return true;
+    }
     let gathered = input.downcast_ref::<CoalescePartitionsExec>();
     gathered.is_some_and(|gathered| gathered.input().is::<BroadcastExec>())
 }

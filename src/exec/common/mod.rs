@@ -10,5 +10,6 @@ pub(crate) mod filter_pushdown;
 pub(crate) mod metrics;
 pub(crate) mod note;
 pub(crate) mod once_per_run;
+pub(crate) mod ordered_rows;
 pub(crate) mod plan_key;
 pub(crate) mod statistics;

@@ -31,6 +31,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 
 use crate::exec::common::file_versions::file_versions;
+use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::index::version::Version;
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
@@ -64,6 +65,7 @@ enum Operator {
     Projection(Vec<PhysicalExprRef>),
     RoundRobin(usize),
     Gathered,
+    InOrder,
     Union(usize),
 }
 
@@ -146,6 +148,9 @@ impl PlanKey {
             self.operators.push(Operator::RoundRobin(*partitions));
         } else if plan.is::<CoalescePartitionsExec>() {
             self.operators.push(Operator::Gathered);
+        } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
+            self.operators.push(Operator::InOrder);
+            return self.add(rows.hidden(), scans);
         } else if plan.is::<UnionExec>() {
             self.operators.push(Operator::Union(plan.children().len()));
         } else if !plan.is::<CooperativeExec>() {

@@ -99,6 +99,7 @@ use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
+use crate::exec::common::ordered_rows::is_whole;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
@@ -291,7 +292,8 @@ impl RangeJoinExec {
             JoinMode::Shared => false,
             JoinMode::Collected => {
                 let row_join = self.row_join.as_ref();
-                row_join.is_some_and(|join| join.marks_build_rows()) || self.row_order_matters()
+                row_join.is_some_and(|join| join.marks_build_rows())
+                    || self.row_order_matters() && !is_whole(&self.build)
             }
             JoinMode::Partitioned => self.is_undivided,
         }

@@ -3,7 +3,9 @@
 //! An engine that executes a plan on several machines divides it into tasks, and knows what a task needs by the
 //! distribution that operators require of their inputs. [`JoinMode::Collected`] requires `SinglePartition` of the build
 //! side, which may be copied to every task, and of both sides where only one task has the answer: build rows are
-//! returned by whether any probe row matches, or the result depends on the order of build rows with equal keys.
+//! returned by whether any probe row matches, or the result depends on the order of build rows with equal keys, and
+//! these are not in a defined order. Where they are, each task reads them itself
+//! ([`OrderedRowsExec`](crate::exec::common::ordered_rows::OrderedRowsExec)).
 //! [`JoinMode::Partitioned`] requires partitions by the equality keys; where each side has one partition, nothing has
 //! divided the sides, and it requires `SinglePartition` of both.
 //!

@@ -9,9 +9,9 @@
 //!    `OrderedRowsExec` that no rule looks into. Scans are still divided, but only into partitions that follow one
 //!    another. Where the join collects its build side, they are not divided but put into one partition.
 //! 2. `EnsureRequirements` plans the rest.
-//! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides. One that puts partitions
-//!    into one remains: DataFusion has no operator that does so in order, and as the plan is hidden, an engine that
-//!    divides plans into tasks does not divide its scans.
+//! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides. That of a collected join
+//!    remains: as the plan is hidden, an engine that divides plans into tasks does not divide its scans, and each task
+//!    has the same rows in the same order.
 //!
 //! ```text
 //!   RangeJoinExec          KeepRowOrder    RangeJoinExec       EnsureRequirements,    RangeJoinExec
@@ -21,30 +21,23 @@
 //!                                                                                         DataSourceExec
 //! ```
 
-use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::sorts::sort::SortExec;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
-use futures::{StreamExt, TryStreamExt, stream};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::inputs::inputs_of;
+use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 
@@ -78,7 +71,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
             let build = if join.mode() == JoinMode::Collected {
                 OrderedRowsExec::of_one_partition(plan_as_one_partition(build, config)?)
             } else {
-                OrderedRowsExec::new(plan_in_order(build, config)?)
+                OrderedRowsExec::of_partitions(plan_in_order(build, config)?)
             };
             let children = vec![Arc::clone(probe), Arc::new(build) as _];
             let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
@@ -88,7 +81,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
     }
 }
 
-/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides, if that has its partitions.
+/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides, except in collected joins.
 #[derive(Debug)]
 pub struct ShowRowOrder;
 
@@ -108,8 +101,8 @@ impl PhysicalOptimizerRule for ShowRowOrder {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = plan.transform_down(|plan| {
             Ok(match plan.downcast_ref::<OrderedRowsExec>() {
-                Some(ordered) if !ordered.concatenates() => {
-                    Transformed::yes(Arc::clone(&ordered.hidden))
+                Some(ordered) if !ordered.is_whole() => {
+                    Transformed::yes(Arc::clone(ordered.hidden()))
                 }
                 _ => Transformed::no(plan),
             })
@@ -266,120 +259,4 @@ fn undivide(scan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPla
         .with_output_partitioning(None)
         .build();
     Ok(Some(DataSourceExec::from_data_source(files)))
-}
-
-/// Hides a plan from optimizer rules. Has its partitions, or puts them into one, the first one's rows first.
-#[derive(Debug)]
-pub struct OrderedRowsExec {
-    hidden: Arc<dyn ExecutionPlan>,
-    properties: Arc<PlanProperties>,
-}
-
-impl OrderedRowsExec {
-    fn new(hidden: Arc<dyn ExecutionPlan>) -> Self {
-        let properties = Arc::clone(hidden.properties());
-        Self { hidden, properties }
-    }
-
-    /// The rows of a plan in one partition, partition by partition.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn of_one_partition(hidden: Arc<dyn ExecutionPlan>) -> Self {
-        let known = hidden.properties();
-        if known.output_partitioning().partition_count() == 1 {
-            return Self::new(hidden);
-        }
-        // What is known of each partition need not hold for the rows of all.
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(hidden.schema()),
-            Partitioning::UnknownPartitioning(1),
-            known.emission_type,
-            known.boundedness,
-        );
-        let properties = Arc::new(properties);
-        Self { hidden, properties }
-    }
-
-    /// The plan.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn hidden(&self) -> &Arc<dyn ExecutionPlan> {
-        &self.hidden
-    }
-
-    fn hidden_partitions(&self) -> usize {
-        self.hidden.output_partitioning().partition_count()
-    }
-
-    /// Whether it puts partitions into one.
-    fn concatenates(&self) -> bool {
-        self.properties.output_partitioning().partition_count() != self.hidden_partitions()
-    }
-}
-
-impl DisplayAs for OrderedRowsExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let partitions = self.hidden_partitions();
-        match t {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "OrderedRowsExec: input_partitions={partitions}")
-            }
-            DisplayFormatType::TreeRender => writeln!(f, "input_partitions={partitions}"),
-        }
-    }
-}
-
-impl ExecutionPlan for OrderedRowsExec {
-    fn name(&self) -> &'static str {
-        "OrderedRowsExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![]
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [] = inputs_of("OrderedRowsExec", children)?;
-        Ok(self)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
-        self.replace_children(children, options)
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        if !self.concatenates() {
-            return self.hidden.execute(partition, context);
-        }
-        let hidden = Arc::clone(&self.hidden);
-        let partitions = stream::iter(0..self.hidden_partitions());
-        let rows = partitions
-            .map(move |partition| hidden.execute(partition, Arc::clone(&context)))
-            .try_flatten();
-        let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
-        Ok(Box::pin(rows))
-    }
 }

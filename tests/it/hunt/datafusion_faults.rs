@@ -193,7 +193,10 @@ async fn nan_in_a_file_is_still_read_as_the_other_value() {
     let rows = "SELECT * FROM (VALUES ('NaN'::DOUBLE), (1.5)) AS t(v)";
     let copy = format!("COPY ({rows}) TO '{}' STORED AS PARQUET", file.display());
     run(&ctx, &copy).await.expect("a file");
-    let table = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'", file.display());
+    let table = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        file.display()
+    );
     run(&ctx, &table).await.expect("a table");
     let found = answer(&ctx, "SELECT v FROM t").await.expect("rows");
     assert_eq!(found, ["1.5", "1.5"]);

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_plan::{ExecutionPlan, displayable};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionContext;
 use datafusion_distributed::{NetworkBoundaryExt, display_plan_ascii};
-use datafusion_rmq::JoinModeChoice;
 use datafusion_rmq::physical_plan::RangeJoinExec;
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq_distributed::worker;
+use datafusion_rmq_proto::RmqCodec;
 
 use crate::queries::{QUERIES, TABLES};
-use crate::support::{CLUSTER, distributed, lines, local, move_to_files, run};
+use crate::support::{CLUSTER, Workers, distributed, lines, local, move_to_files, run, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_return_what_one_node_returns() {
@@ -75,13 +79,44 @@ async fn plans_show_their_stages() {
         "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k AND q.b) FROM q";
     let text = display_plan_ascii(plan(sql).await.as_ref(), false);
     assert!(text.contains("BroadcastExec"), "{text}");
-    // One task: rows of the searched side are returned by whether they matched, or the order of rows decides.
-    for sql in [
-        "SELECT q.id, p.id FROM q FULL JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.b",
-        "SELECT q.id, (SELECT p.s FROM p WHERE p.g = q.g AND p.k <= q.k ORDER BY p.k DESC LIMIT 1) FROM q",
+    for (sql, tasks) in [
+        // Rows of the searched side are returned by whether they matched.
+        (
+            "SELECT q.id, p.id FROM q FULL JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.b",
+            1,
+        ),
+        // Which row comes first decides: each task reads them in the order of the files.
+        (
+            "SELECT q.id, (SELECT p.s FROM p WHERE p.g = q.g AND p.k <= q.k ORDER BY p.k DESC LIMIT 1) FROM q",
+            3,
+        ),
     ] {
         let plan = plan(sql).await;
-        let text = displayable(plan.as_ref()).indent(false).to_string();
-        assert_eq!(most_tasks_of_joins(&plan, 1), 1, "{text}");
+        let text = display_plan_ascii(plan.as_ref(), false);
+        assert_eq!(most_tasks_of_joins(&plan, 1), tasks, "{text}");
     }
+}
+
+/// A worker keeps the sorted side that it has read of files, and finds it for the next query.
+#[tokio::test(flavor = "multi_thread")]
+async fn searched_sides_of_files_are_kept_on_workers() {
+    let codec = RmqCodec::default();
+    let workers = (0..2).map(|_| start(worker(&codec, &RmqOptions::default())));
+    let ctx = distributed(Workers::new(workers.collect()), JoinModeChoice::Collected);
+    for table in TABLES {
+        run(&ctx, table).await;
+    }
+    move_to_files(&ctx).await.expect("files");
+    run(&ctx, "SET rmq.range_joins = 'always'").await;
+    // Files that were written a moment ago may change unseen.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let sql = "SELECT q.id, (SELECT p.s FROM p WHERE p.g = q.g AND p.k <= q.k ORDER BY p.k DESC LIMIT 1) FROM q";
+    let builder = SessionStateBuilder::new_with_default_features();
+    let state = builder.with_rmq_sharing(codec.indexes()).build();
+    let on_worker = SessionContext::new_with_state(state);
+    let kept = "SELECT count(*) AS n, sum(hits) > 0 AS found FROM rmq_indexes()";
+    let first = lines(&ctx, sql).await.expect(sql);
+    assert_eq!(lines(&ctx, sql).await.expect(sql), first);
+    let kept = lines(&on_worker, kept).await.expect(kept);
+    assert!(kept.contains(&"| 1 | true  |".to_string()), "{kept:#?}");
 }

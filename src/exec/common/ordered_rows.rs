@@ -1,0 +1,165 @@
+//! The rows of a plan in their order, whatever optimizer rules and engines for several machines do around it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::coop::{CooperativeExec, make_cooperative};
+use datafusion::physical_plan::execution_plan::{
+    ChildrenPropertiesMode, ReplaceChildrenOptions, SchedulingType,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    displayable,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
+
+/// Hides a plan, which is no child, from optimizer rules and from engines that divide plans into tasks.
+///
+/// ```text
+///   whole: false     its partitions, until the rules have run that would mix them
+///   whole: true      one partition, the first one's rows first. Each task that has the operator returns all rows
+/// ```
+#[derive(Debug)]
+pub struct OrderedRowsExec {
+    hidden: Arc<dyn ExecutionPlan>,
+    is_whole: bool,
+    properties: Arc<PlanProperties>,
+}
+
+impl OrderedRowsExec {
+    /// The partitions of a plan.
+    pub(crate) fn of_partitions(hidden: Arc<dyn ExecutionPlan>) -> Self {
+        let properties = Arc::clone(hidden.properties());
+        Self {
+            hidden,
+            is_whole: false,
+            properties,
+        }
+    }
+
+    /// The rows of a plan in one partition, partition by partition.
+    #[must_use]
+    pub fn of_one_partition(hidden: Arc<dyn ExecutionPlan>) -> Self {
+        let known = hidden.properties();
+        let properties = if known.output_partitioning().partition_count() == 1 {
+            PlanProperties::clone(known)
+        } else {
+            // What is known of each partition need not hold for the rows of all.
+            PlanProperties::new(
+                EquivalenceProperties::new(hidden.schema()),
+                Partitioning::UnknownPartitioning(1),
+                known.emission_type,
+                known.boundedness,
+            )
+        };
+        let properties = properties.with_scheduling_type(SchedulingType::Cooperative);
+        Self {
+            hidden,
+            is_whole: true,
+            properties: Arc::new(properties),
+        }
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn hidden(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.hidden
+    }
+
+    /// Whether it returns all rows in one partition.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// Whether each task that executes a plan gets the same rows in the same order.
+pub(crate) fn is_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {
+        return is_whole(cooperative.input());
+    }
+    let rows = plan.downcast_ref::<OrderedRowsExec>();
+    rows.is_some_and(OrderedRowsExec::is_whole)
+}
+
+impl DisplayAs for OrderedRowsExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let partitions = self.hidden.output_partitioning().partition_count();
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "OrderedRowsExec: input_partitions={partitions}")?;
+                let hidden = displayable(self.hidden.as_ref()).indent(false).to_string();
+                let operators = hidden.lines().map(str::trim);
+                let operators = operators.collect::<Vec<_>>().join(" of ");
+                write!(f, ", rows of {operators}")
+            }
+            DisplayFormatType::TreeRender => {
+                writeln!(f, "input_partitions={partitions}")?;
+                writeln!(f, "{}", tree_text(self.hidden.name()))
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for OrderedRowsExec {
+    fn name(&self) -> &'static str {
+        "OrderedRowsExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [] = inputs_of("OrderedRowsExec", children)?;
+        Ok(self)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let partitions = self.hidden.output_partitioning().partition_count();
+        if !self.is_whole || partitions == 1 {
+            return self.hidden.execute(partition, context);
+        }
+        let hidden = Arc::clone(&self.hidden);
+        let partitions = stream::iter(0..partitions);
+        let rows = partitions
+            .map(move |partition| hidden.execute(partition, Arc::clone(&context)))
+            .try_flatten();
+        let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
+        Ok(make_cooperative(Box::pin(rows)))
+    }
+}
