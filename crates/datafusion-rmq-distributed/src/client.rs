@@ -152,8 +152,8 @@ fn with_broadcast(
     Arc::clone(plan).replace_children(inputs, options)
 }
 
-/// Keeps operators in one task that must not be divided: `datafusion-distributed` knows those of DataFusion, and divides
-/// the scan below any other. It takes a leaf that it does not know for one that only one task can read.
+/// Keeps operators in one task that must not be divided: `datafusion-distributed` knows those of DataFusion, and
+/// divides the scan below any other. It takes a leaf that it does not know for one that only one task can read.
 struct TaskCounts {
     broadcast_limit: usize,
 }
