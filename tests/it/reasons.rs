@@ -149,7 +149,7 @@ async fn the_log_has_the_reason_for_each_rejection() {
         let lines = log_of(&ctx, sql).await;
         let found = lines
             .iter()
-            .any(|line| line.contains(&format!("shares its build side: {reason}")));
+            .any(|line| line.contains(&format!("is not partitioned: {reason}")));
         assert!(found, "{sql}: {lines:#?}");
     }
     set(&ctx, "rmq.join_mode", "auto");

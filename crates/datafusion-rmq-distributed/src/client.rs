@@ -6,20 +6,23 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{Distribution, ExecutionPlan};
+use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties};
 use datafusion_distributed::{
     BroadcastExec, DesiredTaskCountEvent, DesiredTaskCountEventResponse, DesiredTaskCountHandler,
-    DistributedExt, SessionStateBuilderExt as _, WorkerResolver,
+    DistributedExec, DistributedExt, SessionStateBuilderExt as _, WorkerResolver,
 };
 use datafusion_rmq::parts::OrderedRowsExec;
-use datafusion_rmq::physical_plan::{JoinMode, PrepareIndexesExec, RangeJoinExec, WindowFrameExec};
+use datafusion_rmq::physical_plan::{JoinMode, RangeJoinExec};
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
 
@@ -29,9 +32,9 @@ use crate::sorted_files::DivideSortedFiles;
 /// queries are planned with range joins and range lookups, and divided among the workers at the addresses of
 /// `resolver`.
 ///
-/// Call it after the configuration, the catalog list and the optimizers' rules have been set, and after
-/// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner) in no case:
-/// this function calls it. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans;
+/// Call it after the configuration, the catalog list and the optimizers' rules have been set. Do not call
+/// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner): this function
+/// does. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans;
 /// workers have one of the same release.
 ///
 /// The searched side of a range join whose statistics tell that it has at most `broadcast_limit` bytes, or that do not
@@ -40,7 +43,7 @@ use crate::sorted_files::DivideSortedFiles;
 #[must_use]
 pub fn client(
     builder: SessionStateBuilder,
-    resolver: impl WorkerResolver + Send + Sync + 'static,
+    resolver: impl WorkerResolver,
     codec: &RmqCodec,
     broadcast_limit: usize,
 ) -> SessionStateBuilder {
@@ -60,12 +63,17 @@ pub fn client(
             broadcast_limit,
         }));
     }
-    builder
+    let mut builder = builder
         .with_distributed_worker_resolver(resolver)
         .with_distributed_user_codec(codec.clone())
         .with_distributed_desired_task_count_handler(TaskCounts { broadcast_limit })
         .with_distributed_scale_up_leaf_node_handler(DivideSortedFiles)
-        .with_distributed_planner()
+        .with_distributed_planner();
+    let planner = std::mem::take(builder.query_planner());
+    match planner {
+        Some(planner) => builder.with_query_planner(Arc::new(WithoutLeftovers { planner })),
+        None => builder,
+    }
 }
 
 /// Makes the plans of another planner ready to be divided.
@@ -97,6 +105,36 @@ impl QueryPlanner for ForWorkers {
     }
 }
 
+/// Takes copies for several tasks out of plans that are not divided.
+#[derive(Debug)]
+struct WithoutLeftovers {
+    planner: Arc<dyn QueryPlanner + Send + Sync>,
+}
+
+#[async_trait]
+impl QueryPlanner for WithoutLeftovers {
+    async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = self
+            .planner
+            .create_physical_plan(logical_plan, session)
+            .await?;
+        if plan.exists(|plan| Ok(plan.is::<DistributedExec>()))? {
+            return Ok(plan);
+        }
+        let plan = plan.transform_up(|plan| {
+            Ok(match plan.downcast_ref::<BroadcastExec>() {
+                Some(copies) => Transformed::yes(Arc::clone(copies.input())),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(plan.data)
+    }
+}
+
 impl ForWorkers {
     /// Whether each task of the join may read its whole searched side.
     fn may_broadcast(&self, join: &RangeJoinExec) -> bool {
@@ -108,13 +146,24 @@ impl ForWorkers {
             return true;
         };
         log::warn!(
-            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; \
-             with SET rmq.join_mode = 'partitioned' both sides are divided by its equality keys, if it has any",
+            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; in the mode 'partitioned' both sides of joins with equality keys are divided by these",
             join.label(),
             self.broadcast_limit
         );
         false
     }
+}
+
+/// Whether each task that executes a plan gets the same rows.
+fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut is_repeatable = true;
+    plan.apply(|operator| {
+        operator.apply_expressions(&mut |expr| {
+            is_repeatable &= !is_volatile(expr);
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(is_repeatable)
 }
 
 /// The bytes that a plan returns, if statistics tell that they are more than a limit.
@@ -166,10 +215,14 @@ impl DesiredTaskCountHandler for TaskCounts {
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
         if let Some(rows) = event.plan.downcast_ref::<OrderedRowsExec>() {
             let is_large = size_above(rows.hidden(), self.broadcast_limit).is_some();
-            return Some(Ok(match is_large {
-                true => DesiredTaskCountEventResponse::maximum(1),
-                false => DesiredTaskCountEventResponse::desired(1),
-            }));
+            let counts = is_repeatable(rows.hidden()).map(|is_repeatable| {
+                if is_large || !is_repeatable {
+                    DesiredTaskCountEventResponse::maximum(1)
+                } else {
+                    DesiredTaskCountEventResponse::desired(1)
+                }
+            });
+            return Some(counts);
         }
         needs_one_task(event.plan).then(|| Ok(DesiredTaskCountEventResponse::maximum(1)))
     }
@@ -183,11 +236,37 @@ fn needs_one_task(plan: &Arc<dyn ExecutionPlan>) -> bool {
             JoinMode::Partitioned => join.needs_one_task(),
         };
     }
-    let is_whole =
-        plan.is::<PrepareIndexesExec>() || plan.is::<WindowFrameExec>() || plan.is::<CarriedExec>();
+    // The joins among them have lost what is known of their type, or look up an index that one task has.
+    if plan.is::<CarriedExec>() && plan.children().len() > 1 {
+        return true;
+    }
+    is_exchange_left_out(plan) || is_limit_of_all(plan)
+}
+
+/// Whether an operator needs rows together that no exchange below it has put together, because they are in one
+/// partition: scans of several tasks would have several such partitions.
+fn is_exchange_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let requirements = plan.input_distribution_requirements();
-    let mut inputs = requirements.per_child_distributions();
-    is_whole && inputs.any(|input| matches!(input, Distribution::SinglePartition))
+    let distributions = requirements.per_child_distributions();
+    let mut inputs = plan.children().into_iter().zip(distributions);
+    inputs.any(|(input, distribution)| {
+        let is_needed = !matches!(distribution, Distribution::UnspecifiedDistribution);
+        let is_one = input.output_partitioning().partition_count() == 1;
+        is_needed && is_one && !is_exchange(input) && !is_whole(input)
+    })
+}
+
+/// Whether an operator returns no more than some rows of its one partition.
+fn is_limit_of_all(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_one = plan.output_partitioning().partition_count() == 1;
+    plan.fetch().is_some() && is_one && !is_exchange(plan)
+}
+
+/// Whether `datafusion-distributed` ends a stage below an operator.
+fn is_exchange(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<CoalescePartitionsExec>()
+        || plan.is::<SortPreservingMergeExec>()
+        || plan.is::<RepartitionExec>()
 }
 
 /// Whether each task reads all rows of an input.

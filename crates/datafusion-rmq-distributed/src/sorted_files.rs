@@ -1,7 +1,9 @@
-//! Scans of files in a stated order, as time series often are, divided among tasks.
+//! Scans of files in a stated order, as time series often are, or in stated partitions, divided among tasks.
 //!
 //! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their
 //! order, and fails where these are no multiple of the tasks.
+//! Here a file is not divided. Groups of files that are declared as partitions by a key stay whole, the same ones in the
+//! same task for all scans of a stage.
 
 use std::sync::Arc;
 
@@ -22,15 +24,22 @@ impl ScaleUpLeafNodeHandler for DivideSortedFiles {
     ) -> Option<Result<ScaleUpLeafNodeEventResponse>> {
         let source = event.plan.downcast_ref::<DataSourceExec>()?;
         let files = source.data_source().downcast_ref::<FileScanConfig>()?;
-        if files.output_ordering.is_empty() {
+        let is_partitioned = files.output_partitioning.is_some();
+        if files.output_ordering.is_empty() && !is_partitioned {
             return None;
         }
         let tasks = event.task_count;
         let scans = (0..tasks).map(|task| {
             let mut files = files.clone();
-            for group in &mut files.file_groups {
-                let of_task = group.iter().skip(task).step_by(tasks).cloned();
-                *group = FileGroup::new(of_task.collect());
+            for (number, group) in files.file_groups.iter_mut().enumerate() {
+                let of_task: Vec<_> = if !is_partitioned {
+                    group.iter().skip(task).step_by(tasks).cloned().collect()
+                } else if number % tasks == task {
+                    group.iter().cloned().collect()
+                } else {
+                    vec![]
+                };
+                *group = FileGroup::new(of_task);
             }
             DataSourceExec::from_data_source(files) as _
         });

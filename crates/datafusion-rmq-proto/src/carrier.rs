@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{Result, Statistics, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::aggregates::AggregateExec;
@@ -25,6 +25,8 @@ use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
@@ -36,7 +38,7 @@ use datafusion_rmq::physical_plan::{
     WindowFrameExec,
 };
 
-use crate::windows::check_windows;
+use crate::windows::check_all_windows;
 
 /// An operator that is written as one of this crate's.
 #[derive(Debug)]
@@ -51,14 +53,21 @@ pub struct CarriedExec {
 /// A planning error for window functions that DataFusion does not write as they are: FILTER, and IGNORE NULLS of a
 /// function that is no aggregate. DataFusion's, if an operator can't be put above a wrapped one.
 pub fn portable(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    check_all_windows(&plan)?;
     let plan = plan.transform_up(|plan| {
-        match plan.downcast_ref::<WindowFrameExec>() {
-            Some(frames) => check_windows(frames.window().as_ref())?,
-            None => check_windows(plan.as_ref())?,
+        let is_carried = has_made_functions(&plan)?;
+        let is_exchange = plan.is::<RepartitionExec>() || plan.is::<SortPreservingMergeExec>();
+        if is_carried && is_exchange {
+            // An engine would not see that it is one.
+            return plan_err!(
+                "{} exchanges rows by a function that was made for this query, and can't be sent to another process",
+                plan.name()
+            );
         }
-        Ok(match has_made_functions(&plan)? {
-            true => Transformed::yes(Arc::new(CarriedExec::new(plan))),
-            false => Transformed::no(plan),
+        Ok(if is_carried {
+            Transformed::yes(Arc::new(CarriedExec::new(plan)) as _)
+        } else {
+            Transformed::no(plan)
         })
     })?;
     Ok(plan.data)
@@ -81,9 +90,10 @@ fn has_made_functions(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
             let call = expr.downcast_ref::<ScalarFunctionExpr>();
             Ok(call.is_some_and(|call| FunctionParts::of(call.fun()).is_some()))
         })?;
-        Ok(match is_found {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
+        Ok(if is_found {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
         })
     })?;
     Ok(is_found)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
-use datafusion::common::{Result, TableReference, not_impl_err, plan_err};
+use datafusion::common::{DataFusionError, Result, TableReference, not_impl_err, plan_err};
 use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_expr::PhysicalExpr;
@@ -27,15 +27,14 @@ use datafusion_rmq::{SessionStateBuilderExt, SharedIndexes};
 
 use crate::carrier::{CarriedExec, over_placeholders, with_inputs};
 use crate::convert::{Decoder, Encoder};
-use crate::messages::{self, Operator, OperatorKind};
+use crate::messages::{Operator, OperatorKind};
 use crate::shared_parts::SharedParts;
-use crate::windows::check_windows;
 use crate::{envelope, functions, range_join, range_lookup};
 
 /// Writes and reads the operators and functions of datafusion-rmq.
 ///
 /// A clone is the same codec. Those of a process should be clones of one: it has the indexes that are kept from query
-/// to query, and the devices.
+/// to query, and the devices. A plan that was read is executed once.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -98,7 +97,8 @@ impl RmqCodec {
     }
 
     /// The same codec, with the functions of a session for the arguments of aggregates that may fail, such as
-    /// `sum(1 / my_udf(v))`, which are evaluated as they were written. The default is DataFusion's functions.
+    /// `sum(1 / my_udf(v))`, which are evaluated as they were written, and for aggregates of a user that GROUP BY
+    /// merges. The default is DataFusion's functions.
     #[must_use]
     pub fn with_functions(self, functions: Arc<TaskContext>) -> Self {
         Self { functions, ..self }
@@ -121,23 +121,24 @@ impl RmqCodec {
 
 /// The message of an operator; `None` for one that is not of datafusion-rmq.
 fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<OperatorKind>> {
-    let over_placeholders = |operator| encoder.plan(&over_placeholders(operator)?);
+    let over_placeholders =
+        |operator| Ok::<_, DataFusionError>(Box::new(encoder.plan(&over_placeholders(operator)?)?));
     Ok(Some(
         if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
-            OperatorKind::RangeJoin(range_join::write(join, encoder)?)
+            OperatorKind::RangeJoin(Box::new(range_join::write(join, encoder)?))
         } else if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
             OperatorKind::RangeLookup(range_lookup::write(lookup, encoder)?)
         } else if let Some(prepare) = plan.downcast_ref::<PrepareIndexesExec>() {
             OperatorKind::PrepareIndexes(range_lookup::write_prepare(prepare, encoder)?)
         } else if let Some(frames) = plan.downcast_ref::<WindowFrameExec>() {
-            check_windows(frames.window().as_ref())?;
             OperatorKind::WindowFrame(over_placeholders(frames.window())?)
         } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
-            OperatorKind::OrderedRows(encoder.plan(rows.hidden())?)
+            range_lookup::check_memory("the searched side", rows.hidden())?;
+            OperatorKind::OrderedRows(Box::new(encoder.plan(rows.hidden())?))
         } else if let Some(carried) = plan.downcast_ref::<CarriedExec>() {
             OperatorKind::Carried(over_placeholders(carried.operator())?)
-        } else if plan.is::<NoteExec>() {
-            OperatorKind::Note(messages::Nothing {})
+        } else if let Some(note) = plan.downcast_ref::<NoteExec>() {
+            OperatorKind::Note(note.note().to_string())
         } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
             return plan_err!(
                 "{} shares memory with another operator and can't be sent to another process: plan the query with SET \
@@ -201,9 +202,9 @@ impl PhysicalExtensionCodec for RmqCodec {
                 let operator = with_inputs(&decoder.plan(operator)?, inputs.to_vec())?;
                 Ok(Arc::new(CarriedExec::new(operator)))
             }
-            Some(OperatorKind::Note(_)) => {
+            Some(OperatorKind::Note(note)) => {
                 let [input] = one_input(inputs)?;
-                Ok(input)
+                Ok(Arc::new(NoteExec::new(input, note.clone())))
             }
             None => Err(proto_error("an operator is of a kind")),
         }

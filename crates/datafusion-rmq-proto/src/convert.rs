@@ -13,6 +13,8 @@ use datafusion_proto::physical_plan::{
 };
 use datafusion_proto::protobuf::{self, PhysicalExprNode, PhysicalPlanNode, proto_error};
 
+use crate::windows::check_all_windows;
+
 /// Writes expressions and plans.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoder<'a> {
@@ -32,7 +34,9 @@ impl Encoder<'_> {
         exprs.into_iter().map(|expr| self.expr(expr)).collect()
     }
 
+    /// A plan that is no input: hidden, or that of a relation.
     pub(crate) fn plan(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<PhysicalPlanNode> {
+        check_all_windows(plan)?;
         self.converter.execution_plan_to_proto(plan, self.codec)
     }
 

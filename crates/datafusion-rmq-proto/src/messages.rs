@@ -15,27 +15,24 @@ pub(crate) struct Operator {
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(crate) enum OperatorKind {
     #[prost(message, tag = "1")]
-    RangeJoin(RangeJoin),
+    RangeJoin(Box<RangeJoin>),
     #[prost(message, tag = "2")]
     RangeLookup(RangeLookup),
     #[prost(message, tag = "3")]
     PrepareIndexes(PrepareIndexes),
     /// The window operator of `DataFusion` that a `WindowFrameExec` takes the place of, over placeholders.
     #[prost(message, tag = "4")]
-    WindowFrame(PhysicalPlanNode),
+    WindowFrame(Box<PhysicalPlanNode>),
     /// The plan whose rows an `OrderedRowsExec` returns.
     #[prost(message, tag = "5")]
-    OrderedRows(PhysicalPlanNode),
+    OrderedRows(Box<PhysicalPlanNode>),
     /// An operator over placeholders whose functions this codec knows.
     #[prost(message, tag = "6")]
-    Carried(PhysicalPlanNode),
-    /// The input itself: a note.
-    #[prost(message, tag = "7")]
-    Note(Nothing),
+    Carried(Box<PhysicalPlanNode>),
+    /// A note above its input.
+    #[prost(string, tag = "7")]
+    Note(String),
 }
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Nothing {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RangeJoin {
@@ -139,6 +136,10 @@ pub(crate) struct Crossing {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a clause of the call that is there or not"
+)]
 pub(crate) struct AccumulatorCall {
     #[prost(string, tag = "1")]
     pub(crate) name: String,

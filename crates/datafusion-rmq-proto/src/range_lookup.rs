@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use datafusion::common::{Result, plan_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -19,7 +20,7 @@ use crate::shared_parts::SharedParts;
 use crate::values::{Choice, arrow_type, data_type, size};
 
 /// The most bytes of a table in memory that are sent with a plan.
-pub(crate) const MAX_MEMORY_BYTES: usize = 16 << 20;
+const MAX_MEMORY_BYTES: usize = 16 << 20;
 
 /// The message of a range lookup.
 pub(crate) fn write(lookup: &RangeLookupExec, encoder: Encoder) -> Result<messages::RangeLookup> {
@@ -106,14 +107,7 @@ pub(crate) fn read_prepare(
 
 fn write_relation(relation: &SharedRelation, encoder: Encoder) -> Result<messages::Relation> {
     let parts = relation.parts()?;
-    let bytes = memory_bytes(&parts.plan);
-    if bytes > MAX_MEMORY_BYTES {
-        return plan_err!(
-            "the rows of {} are in memory, {bytes} bytes, and a plan that is sent to another process may have {MAX_MEMORY_BYTES} \
-             bytes of rows: write the table to files that all processes can read",
-            parts.label
-        );
-    }
+    check_memory(&parts.label, &parts.plan)?;
     let indexes = parts.indexes.iter().map(|index| {
         Ok(messages::RequiredIndex {
             column: index.column.clone(),
@@ -159,14 +153,29 @@ fn read_relation(
     shared.relation(message.id, make)
 }
 
+/// Checks the size of the tables in memory that a plan reads, which are sent with it.
+///
+/// # Errors
+/// A planning error for more than [`MAX_MEMORY_BYTES`].
+pub(crate) fn check_memory(what: &str, plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    let bytes = memory_bytes(plan);
+    if bytes > MAX_MEMORY_BYTES {
+        return plan_err!(
+            "the rows of {what} are in memory, {bytes} bytes, and a plan that is sent to another process may have \
+             {MAX_MEMORY_BYTES} bytes of rows: write the table to files that all processes can read"
+        );
+    }
+    Ok(())
+}
+
 /// Bytes of tables in memory that a plan reads, which are sent with it.
-pub(crate) fn memory_bytes(plan: &Arc<dyn ExecutionPlan>) -> usize {
+fn memory_bytes(plan: &Arc<dyn ExecutionPlan>) -> usize {
     let source = plan.downcast_ref::<DataSourceExec>();
     let memory = source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
     let batches = memory
         .into_iter()
         .flat_map(|memory| memory.partitions().iter().flatten());
-    let bytes: usize = batches.map(|batch| batch.get_array_memory_size()).sum();
+    let bytes: usize = batches.map(RecordBatch::get_array_memory_size).sum();
     let inputs = plan.children().into_iter().map(memory_bytes);
     bytes + inputs.sum::<usize>()
 }

@@ -43,14 +43,14 @@ impl SharedParts {
             return Ok(known);
         }
         // Its plan may have relations of its own.
-        let made = make()?;
+        let relation = make()?;
         let mut relations = lock(&self.relations);
         relations.retain(|_, relation| relation.upgrade().is_some());
         // Another task of the same query may have made it meanwhile.
         let known = relations.get(&id).and_then(WeakRelation::upgrade);
         Ok(known.unwrap_or_else(|| {
-            relations.insert(id, made.downgrade());
-            made
+            relations.insert(id, relation.downgrade());
+            relation
         }))
     }
 

@@ -2,16 +2,37 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_err};
 use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
+use datafusion_rmq::parts::OrderedRowsExec;
+use datafusion_rmq::physical_plan::WindowFrameExec;
+
+/// Checks all operators of a plan, hidden ones as well.
+///
+/// # Errors
+/// As [`check_windows`].
+pub(crate) fn check_all_windows(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    plan.apply(|operator| {
+        if let Some(frames) = operator.downcast_ref::<WindowFrameExec>() {
+            check_windows(frames.window().as_ref())?;
+        } else if let Some(rows) = operator.downcast_ref::<OrderedRowsExec>() {
+            check_all_windows(rows.hidden())?;
+        } else {
+            check_windows(operator.as_ref())?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
 
 /// Checks that an operator, if it is a window operator, is read as it was written.
 ///
 /// # Errors
 /// A planning error for FILTER, and for IGNORE NULLS of a function that is no aggregate.
-pub(crate) fn check_windows(plan: &dyn ExecutionPlan) -> Result<()> {
+fn check_windows(plan: &dyn ExecutionPlan) -> Result<()> {
     let functions = if let Some(bounded) = plan.downcast_ref::<BoundedWindowAggExec>() {
         bounded.window_expr()
     } else if let Some(whole) = plan.downcast_ref::<WindowAggExec>() {

@@ -24,8 +24,16 @@ pub struct NoteExec {
 }
 
 impl NoteExec {
-    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, note: String) -> Self {
+    /// A note above `input`.
+    #[must_use]
+    pub fn new(input: Arc<dyn ExecutionPlan>, note: String) -> Self {
         Self { input, note }
+    }
+
+    /// The note.
+    #[must_use]
+    pub fn note(&self) -> &str {
+        &self.note
     }
 }
 

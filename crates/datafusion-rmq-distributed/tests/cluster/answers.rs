@@ -12,7 +12,9 @@ use datafusion_rmq_distributed::worker;
 use datafusion_rmq_proto::RmqCodec;
 
 use crate::queries::{QUERIES, TABLES};
-use crate::support::{CLUSTER, Workers, distributed, lines, local, move_to_files, run, start};
+use crate::support::{
+    CLUSTER, Workers, distributed, distributed_in, lines, local, move_to_files, run, start,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_return_what_one_node_returns() {
@@ -119,4 +121,49 @@ async fn searched_sides_of_files_are_kept_on_workers() {
     assert_eq!(lines(&ctx, sql).await.expect(sql), first);
     let kept = lines(&on_worker, kept).await.expect(kept);
     assert!(kept.contains(&"| 1 | true  |".to_string()), "{kept:#?}");
+}
+
+/// Queries whose inputs have operators that need all rows, or only some of all.
+const OF_ALL_ROWS: &[&str] = &[
+    "SELECT q.id, (SELECT count(*) FROM (SELECT g, k FROM p GROUP BY g, k) b WHERE b.g = q.g AND b.k BETWEEN q.k AND q.b) FROM q",
+    "SELECT q.id, (SELECT sum(b.n) FROM (SELECT g, max(k) AS k, count(*) AS n FROM p GROUP BY g) b WHERE b.g = q.g AND b.k >= q.k) FROM q",
+    "SELECT q.id, (SELECT count(*) FROM (SELECT * FROM p ORDER BY id LIMIT 40) b WHERE b.k BETWEEN q.k AND q.k + 300) FROM q",
+    "SELECT q.id, p.id FROM (SELECT * FROM q ORDER BY id LIMIT 10) q JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.b",
+    "SELECT count(*) FROM (SELECT * FROM q LIMIT 10) q LEFT JOIN p ON p.g = q.g AND p.k = q.k AND p.v BETWEEN q.k AND q.k",
+    "SELECT q.n, q.id, p.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM q) q JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.b",
+    "SELECT q.n, (SELECT min(p.v) FROM p WHERE p.k >= q.m) FROM (SELECT count(*) AS n, min(k) + 30 AS m FROM q) q",
+    "SELECT q.id, q.s, (SELECT min(p.v) FROM p WHERE p.k >= q.s) FROM (SELECT id, sum(v) OVER (PARTITION BY g ORDER BY id ROWS 3 PRECEDING) AS s FROM q) q",
+    "SELECT g, count(*), sum(n) FROM (SELECT q.g, (SELECT count(*) FROM p WHERE p.k >= q.k) AS n FROM q) GROUP BY g",
+    "SELECT DISTINCT (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k >= q.k) FROM q",
+];
+
+/// Where a task has one partition, DataFusion leaves out the exchanges at which a plan is divided.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_of_all_rows_see_all_rows() {
+    let one = local();
+    for table in TABLES {
+        run(&one, table).await;
+    }
+    move_to_files(&one).await.expect("files");
+    run(&one, "SET rmq.range_joins = 'always'").await;
+    for partitions in [1, 4] {
+        for mode in [JoinModeChoice::Collected, JoinModeChoice::Partitioned] {
+            let ctx = distributed_in(partitions, CLUSTER.clone(), mode);
+            for name in ["p", "q"] {
+                let table = one.table_provider(name).await.expect("a table");
+                ctx.register_table(name, table).expect("a new table");
+            }
+            run(&ctx, "SET rmq.range_joins = 'always'").await;
+            let of_codec = QUERIES.iter().map(|(sql, _)| sql);
+            for sql in OF_ALL_ROWS
+                .iter()
+                .chain(of_codec.filter(|_| partitions == 1))
+            {
+                let expected = lines(&one, sql).await.expect(sql);
+                let found = lines(&ctx, sql).await;
+                let found = found.unwrap_or_else(|e| panic!("{mode}: {sql}: {e}"));
+                assert!(found == expected, "{partitions}, {mode}: {sql}\n{found:#?}");
+            }
+        }
+    }
 }

@@ -67,18 +67,23 @@ pub fn start(worker: Worker) -> Url {
     Url::parse(&format!("http://{address}")).expect("an address")
 }
 
-fn config() -> SessionConfig {
+fn config(partitions: usize) -> SessionConfig {
     SessionConfig::new()
         .with_information_schema(true)
-        .with_target_partitions(3)
+        .with_target_partitions(partitions)
 }
 
 /// A session whose queries run on workers at these addresses, with range joins in this mode.
 pub fn distributed(workers: Workers, mode: JoinModeChoice) -> SessionContext {
+    distributed_in(3, workers, mode)
+}
+
+/// The same with this number of partitions in each task.
+pub fn distributed_in(partitions: usize, workers: Workers, mode: JoinModeChoice) -> SessionContext {
     let mut options = RmqOptions::default();
     options.join_mode = mode;
     let builder = SessionStateBuilder::new_with_default_features()
-        .with_config(config().with_option_extension(options));
+        .with_config(config(partitions).with_option_extension(options));
     let builder = client(builder, workers, &RmqCodec::default(), 64 << 20);
     // Else small files are read by one task.
     let builder = builder.with_distributed_file_scan_config_bytes_per_partition(1);
@@ -87,7 +92,7 @@ pub fn distributed(workers: Workers, mode: JoinModeChoice) -> SessionContext {
 
 /// A session of one node.
 pub fn local() -> SessionContext {
-    let builder = SessionStateBuilder::new_with_default_features().with_config(config());
+    let builder = SessionStateBuilder::new_with_default_features().with_config(config(3));
     SessionContext::new_with_state(builder.with_rmq().build())
 }
 

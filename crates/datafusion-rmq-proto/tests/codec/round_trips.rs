@@ -44,6 +44,12 @@ async fn clauses_of_windows_that_are_not_written_are_an_error() {
             "SELECT last_value(v) IGNORE NULLS OVER (ORDER BY id ROWS 50 PRECEDING) FROM p",
             "IGNORE NULLS of",
         ),
+        // In a plan that is hidden, to keep its order.
+        (
+            "SELECT (SELECT x.v FROM (SELECT k, last_value(v) IGNORE NULLS OVER (PARTITION BY g ORDER BY k) AS v FROM p) x \
+             WHERE x.k <= q.k ORDER BY x.k DESC LIMIT 1) FROM q",
+            "IGNORE NULLS of",
+        ),
     ] {
         let plan = ctx
             .sql(sql)
