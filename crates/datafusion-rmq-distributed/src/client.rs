@@ -32,10 +32,10 @@ use crate::sorted_files::DivideSortedFiles;
 /// queries are planned with range joins and range lookups, and divided among the workers at the addresses of
 /// `resolver`.
 ///
-/// Call it after the configuration, the catalog list and the optimizers' rules have been set. Do not call
-/// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner): this function
-/// does. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans;
-/// workers have one of the same release.
+/// Call it after the configuration, the catalog list and the optimizers' rules have been set. It calls
+/// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner), which you do
+/// not. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans; workers have one of
+/// the same release.
 ///
 /// The searched side of a range join whose statistics tell that it has at most `broadcast_limit` bytes, or that do not
 /// tell, is sent to all tasks of the join, or read by each where its order decides. A larger one has one task, unless

@@ -1,9 +1,8 @@
 //! Scans of files in a stated order, as time series often are, or in stated partitions, divided among tasks.
 //!
 //! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their
-//! order, and fails where these are no multiple of the tasks.
-//! Here a file is not divided. Groups of files that are declared as partitions by a key stay whole, the same ones in the
-//! same task for all scans of a stage.
+//! order, and fails where these are no multiple of the tasks. Here a file is not divided. Groups of files that are
+//! declared as partitions by a key stay whole, the same ones in the same task for all scans of a stage.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use datafusion_rmq_proto::RmqCodec;
 
 use crate::queries::{QUERIES, TABLES};
 use crate::support::{
-    CLUSTER, Workers, distributed, distributed_in, lines, local, move_to_files, run, start,
+    CLUSTER, Workers, distributed, distributed_in, lines, local, move_to, move_to_files, run, start,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,16 +137,17 @@ const OF_ALL_ROWS: &[&str] = &[
     "SELECT DISTINCT (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k >= q.k) FROM q",
 ];
 
-/// Where a task has one partition, DataFusion leaves out the exchanges at which a plan is divided.
+/// Where a task has one partition, or a table has one file, DataFusion leaves out the exchanges at which a plan is
+/// divided.
 #[tokio::test(flavor = "multi_thread")]
 async fn operators_of_all_rows_see_all_rows() {
-    let one = local();
-    for table in TABLES {
-        run(&one, table).await;
-    }
-    move_to_files(&one).await.expect("files");
-    run(&one, "SET rmq.range_joins = 'always'").await;
-    for partitions in [1, 4] {
+    for (files_of_p, partitions) in [(5, 1), (5, 4), (1, 4)] {
+        let one = local();
+        run(&one, TABLES[0]).await;
+        move_to(files_of_p, &one).await.expect("files");
+        run(&one, TABLES[1]).await;
+        move_to_files(&one).await.expect("files");
+        run(&one, "SET rmq.range_joins = 'always'").await;
         for mode in [JoinModeChoice::Collected, JoinModeChoice::Partitioned] {
             let ctx = distributed_in(partitions, CLUSTER.clone(), mode);
             for name in ["p", "q"] {
@@ -155,14 +156,13 @@ async fn operators_of_all_rows_see_all_rows() {
             }
             run(&ctx, "SET rmq.range_joins = 'always'").await;
             let of_codec = QUERIES.iter().map(|(sql, _)| sql);
-            for sql in OF_ALL_ROWS
-                .iter()
-                .chain(of_codec.filter(|_| partitions == 1))
-            {
+            let of_codec = of_codec.filter(|_| (files_of_p, partitions) != (5, 4));
+            for sql in OF_ALL_ROWS.iter().chain(of_codec) {
                 let expected = lines(&one, sql).await.expect(sql);
                 let found = lines(&ctx, sql).await;
                 let found = found.unwrap_or_else(|e| panic!("{mode}: {sql}: {e}"));
-                assert!(found == expected, "{partitions}, {mode}: {sql}\n{found:#?}");
+                let case = format!("{files_of_p} files, {partitions} partitions, {mode}");
+                assert!(found == expected, "{case}: {sql}\n{found:#?}");
             }
         }
     }

@@ -10,15 +10,11 @@ use crate::support::{CLUSTER, distributed, move_to_files};
 /// The files that are run each time. `RMQ_SLT=range_join` runs all, in some minutes.
 const FILES: &[&str] = &[
     "range_join/asof_join.slt",
-    "range_join/marks.slt",
     "range_join/nearest_rows.slt",
-    "range_join/not_in.slt",
     "range_join/nulls.slt",
-    "range_join/overlap.slt",
     "range_join/prevailing.slt",
     "range_join/rows.slt",
     "range_join/semi.slt",
-    "range_join/thresholds.slt",
 ];
 
 /// Parts of statements whose result is another one, or an error, and why.

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use url::Url;
 
-/// The files of each table, so that several tasks read it.
+/// The files of a table that several tasks read.
 const FILES: usize = 5;
 
 /// The addresses of workers.
@@ -96,8 +96,13 @@ pub fn local() -> SessionContext {
     SessionContext::new_with_state(builder.with_rmq().build())
 }
 
-/// Replaces the tables in memory of a session by files.
+/// Replaces the tables in memory of a session by several files each.
 pub async fn move_to_files(ctx: &SessionContext) -> Result<()> {
+    move_to(FILES, ctx).await
+}
+
+/// Replaces the tables in memory of a session by this number of files each.
+pub async fn move_to(files: usize, ctx: &SessionContext) -> Result<()> {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a folder"));
     let schema = ctx.catalog("datafusion").and_then(|c| c.schema("public"));
     let Some(schema) = schema else {
@@ -111,7 +116,7 @@ pub async fn move_to_files(ctx: &SessionContext) -> Result<()> {
             continue;
         };
         let folder = tempfile::tempdir_in(FOLDER.path())?.keep();
-        if write(table, &folder).await.is_err() {
+        if write(table, files, &folder).await.is_err() {
             // Parquet lacks the type of a column.
             continue;
         }
@@ -127,14 +132,14 @@ pub async fn move_to_files(ctx: &SessionContext) -> Result<()> {
 }
 
 /// Writes a table in the order of its rows.
-async fn write(table: &MemTable, folder: &Path) -> Result<()> {
+async fn write(table: &MemTable, files: usize, folder: &Path) -> Result<()> {
     let mut batches = vec![];
     for partition in &table.batches {
         batches.extend(partition.read().await.iter().cloned());
     }
     let rows = concat_batches(&table.schema(), &batches)?;
-    for file in 0..FILES {
-        let [begin, end] = [file, file + 1].map(|i| i * rows.num_rows() / FILES);
+    for file in 0..files {
+        let [begin, end] = [file, file + 1].map(|i| i * rows.num_rows() / files);
         let path = folder.join(format!("{file}.parquet"));
         // Statistics leave NaN out, and DataFusion 55 reads a column whose least and greatest value are equal as that
         // value.
