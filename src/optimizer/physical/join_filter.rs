@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{JoinSide, Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::{
@@ -125,17 +124,6 @@ impl RangeCondition {
     pub(crate) fn is_closed(&self) -> bool {
         let is_lower = |(comparison, _): &(Comparison, _)| comparison.is_lower();
         self.bounds.iter().any(is_lower) && !self.bounds.iter().all(is_lower)
-    }
-
-    /// Whether the bounds are as the query has them: no constant was moved to them, and they are of the key's type.
-    pub(crate) fn has_written_bounds(&self) -> Result<bool> {
-        let is_converted = |expr: &PhysicalExprRef| {
-            let call = expr.downcast_ref::<ScalarFunctionExpr>();
-            Ok(call.is_some_and(|call| call.fun().inner().is::<KeyBoundUdf>()))
-        };
-        let bounds = self.bounds.iter();
-        let converted = bounds.map(|(_, bound)| bound.exists(is_converted));
-        Ok(!converted.collect::<Result<Vec<_>>>()?.contains(&true))
     }
 
     /// Whether the pairs are bounded at both ends: by the range, or at one end by the range and at the other by the

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DataFusionError, JoinSide, JoinType, NullEquality, Result, ScalarValue};
+use datafusion::common::{JoinSide, JoinType, NullEquality, Result, ScalarValue};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
@@ -205,7 +205,7 @@ impl<'a> Join<'a> {
         let right = with_probe(JoinSide::Right);
         let oriented = match (left, right) {
             (Ok(left), Ok(right)) => {
-                if right.is_better_than(&left)? {
+                if right.is_better_than(&left) {
                     right
                 } else {
                     left
@@ -325,10 +325,8 @@ impl<'a> Oriented<'a> {
     }
 
     /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the
-    /// pairs, then if it streams the rows that it keeps, then if the range is as the query has it, then by the size of
-    /// what is sorted. Where quotes are searched around each of fewer trades, searching the trades for each quote takes
-    /// twice as long (`pairs` in `benches/README.md`).
-    fn is_better_than(&self, other: &Self) -> Result<bool> {
+    /// pairs, then if it streams the rows that it keeps, then by the size of what is sorted.
+    fn is_better_than(&self, other: &Self) -> bool {
         let streams = |this: &Self| {
             use JoinType::{Full, Right, RightAnti, RightMark, RightSemi};
             !matches!(
@@ -338,16 +336,14 @@ impl<'a> Oriented<'a> {
         };
         let rank = |this: &Self| {
             let condition = &this.condition;
-            Ok::<_, DataFusionError>((
+            (
                 condition.is_closed(),
                 condition.is_bounded_twice(),
                 streams(this),
-                condition.has_written_bounds()?,
-            ))
+            )
         };
         let rows = |this: &Self| expected_rows(this.build).unwrap_or(usize::MAX);
-        let (ours, theirs) = (rank(self)?, rank(other)?);
-        Ok(ours > theirs || ours == theirs && rows(self) < rows(other))
+        rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
     }
 
     fn into_plan(self, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
