@@ -146,7 +146,8 @@ impl ForWorkers {
             return true;
         };
         log::warn!(
-            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; in the mode 'partitioned' both sides of joins with equality keys are divided by these",
+            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; \
+             in the mode 'partitioned' both sides of joins with equality keys are divided by these",
             join.label(),
             self.broadcast_limit
         );
