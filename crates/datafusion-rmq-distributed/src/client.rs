@@ -49,8 +49,7 @@ pub fn client(
 ) -> SessionStateBuilder {
     let mut builder = builder.with_rmq_sharing(codec.indexes());
     let config = builder.config().get_or_insert_default();
-    let extensions = &config.options().extensions;
-    let mut options = extensions.get::<RmqOptions>().cloned().unwrap_or_default();
+    let mut options = RmqOptions::of(config.options());
     if options.join_mode != JoinModeChoice::Partitioned {
         options.join_mode = JoinModeChoice::Collected;
     }
@@ -177,7 +176,7 @@ fn size_above(plan: &Arc<dyn ExecutionPlan>, limit: usize) -> Option<usize> {
     }
 }
 
-/// The join, of which each task reads the whole searched side.
+/// The join, whose tasks each read the whole searched side.
 ///
 /// ```text
 ///   RangeJoinExec: …, mode=Collected           RangeJoinExec: …, mode=Collected

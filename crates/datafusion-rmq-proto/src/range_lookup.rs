@@ -12,7 +12,7 @@ use datafusion_rmq::parts::{
     range_lookup,
 };
 use datafusion_rmq::physical_plan::{PrepareIndexesExec, RangeLookupExec};
-use datafusion_rmq::{EngineChoice, Extreme, RangeFunction, RmqOptions};
+use datafusion_rmq::{Extreme, RangeFunction, RmqOptions};
 
 use crate::convert::{Decoder, Encoder};
 use crate::messages;
@@ -145,10 +145,8 @@ fn read_relation(
             plan: decoder.plan(&message.plan)?,
             indexes: indexes.collect::<Result<_>>()?,
         };
-        let extensions = &decoder.context.session_config().options().extensions;
-        let options = extensions.get::<RmqOptions>();
-        let engine = options.map_or(EngineChoice::Auto, |options| options.engine);
-        parts.relation(engine, shared.indexes())
+        let options = RmqOptions::of(decoder.context.session_config().options());
+        parts.relation(options.engine, shared.indexes())
     };
     shared.relation(message.id, make)
 }

@@ -129,7 +129,7 @@ pub fn available_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Whether a column of so many bytes fits the memory that is available, with half as much beside it.
+/// Whether a column of this many bytes fits the memory that is available, with half as much beside it.
 pub fn has_room(bytes: u64) -> bool {
     available_bytes().is_none_or(|available| bytes + bytes / 2 < available)
 }

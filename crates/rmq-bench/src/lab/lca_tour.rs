@@ -22,7 +22,7 @@ const LCA_TOUR: Module = Module {
     ptx: include_str!("../../../../kernels/baselines/ptx/lca_tour.ptx"),
 };
 
-/// The longest column: numbers of edges, of which a node has two, have 31 bits.
+/// The longest column: numbers of edges, two a node, have 31 bits.
 pub const MAX_TOUR_ROWS: u64 = 1 << 30;
 
 /// What only the build needs: arrays by position, and by edge.
