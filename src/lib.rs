@@ -123,6 +123,7 @@ pub mod parts {
         CallParts, LookupParts, RelationParts, RequiredIndexParts, SharedRelation, WeakRelation,
         prepare_indexes, range_lookup,
     };
+    pub use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
     pub use crate::expr::index_lookup::WeakIndexSlot;
     pub use crate::expr::parts::{FunctionParts, named_functions};
     pub use crate::optimizer::logical::merge_states::MergedStates;

@@ -7,7 +7,7 @@ use datafusion::common::{Result, plan_err};
 use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, WindowUDFExpr};
-use datafusion_rmq::parts::OrderedRowsExec;
+use datafusion_rmq::parts::{OrderedRowsExec, has_filter, ignores_nulls};
 use datafusion_rmq::physical_plan::WindowFrameExec;
 
 /// Checks all operators of a plan, hidden ones as well.
@@ -52,13 +52,10 @@ fn check_windows(plan: &dyn ExecutionPlan) -> Result<()> {
 }
 
 fn lost_clause(function: &Arc<dyn WindowExpr>) -> Option<&'static str> {
-    // DataFusion 55 has no other way to tell.
     if let Some(standard) = function.as_any().downcast_ref::<StandardWindowExpr>() {
         let function = standard.get_standard_func_expr();
         let udf = function.as_any().downcast_ref::<WindowUDFExpr>()?;
-        let ignores_nulls = format!("{udf:?}").ends_with("ignore_nulls: true }");
-        return ignores_nulls.then_some("IGNORE NULLS");
+        return ignores_nulls(udf).then_some("IGNORE NULLS");
     }
-    let has_filter = !format!("{function:?}").ends_with("filter: None }");
-    has_filter.then_some("FILTER")
+    has_filter(function.as_ref()).then_some("FILTER")
 }

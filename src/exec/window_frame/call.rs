@@ -22,6 +22,7 @@ use crate::common::ordered_type::{key_layout, value_type};
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
@@ -77,8 +78,7 @@ impl FrameCall {
             let answer = match end {
                 Some(end) => Answer::End {
                     end,
-                    // DataFusion 55 has no other way to tell.
-                    skips_nulls: format!("{udf:?}").ends_with("ignore_nulls: true }"),
+                    skips_nulls: ignores_nulls(udf),
                 },
                 None => Answer::Nth(Arc::clone(function)),
             };
@@ -86,8 +86,7 @@ impl FrameCall {
         } else {
             return Ok(None);
         };
-        // DataFusion 55 has no other way to tell whether there is a FILTER.
-        if !format!("{expr:?}").ends_with("filter: None }") {
+        if has_filter(expr.as_ref()) {
             return Ok(None);
         }
         let arguments = aggregate.expressions();

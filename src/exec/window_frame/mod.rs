@@ -43,5 +43,6 @@
 
 pub(crate) mod bounds;
 pub(crate) mod call;
+pub(crate) mod clauses;
 pub(crate) mod exec;
 pub(crate) mod stream;
