@@ -21,8 +21,8 @@ use rmq_engine::{EngineError, Extreme};
 
 /// The rows of a range join's build side, sorted and indexed, with what tells them from others.
 pub(crate) trait KeptRows: Any + Debug + Send + Sync {
-    /// Whether both are the same rows for the same use, except for the version of their tables.
-    fn is_of_same_use(&self, other: &dyn KeptRows) -> bool;
+    /// Whether these take the place of `other`, of an older version of the same tables or of the same version.
+    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool;
 
     /// The keys by which they are sorted, as EXPLAIN shows them.
     fn label(&self) -> &str;
@@ -392,7 +392,9 @@ impl IndexCatalog {
         let mut entries = self.lock();
         let older = entries.remove(|entry| match &entry.item {
             Item::Rows(known) => {
-                known.is_of_same_use(rows.as_ref()) && version.may_succeed(&entry.version)
+                let is_same_version = version.matches(&entry.version);
+                version.may_succeed(&entry.version)
+                    && rows.replaces(known.as_ref(), is_same_version)
             }
             Item::Index(..) => false,
         });

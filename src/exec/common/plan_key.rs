@@ -1,5 +1,5 @@
-//! Tells whether two plans over tables in memory and Parquet files return the same rows in the same order: if what they
-//! compute and the versions of what they scan are the same.
+//! Tells whether two plans over tables in memory and Parquet files return the same rows in the same order, whatever
+//! columns they read: if what they compute and the versions of what they scan are the same.
 //!
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::config::TableParquetOptions;
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileSource, ParquetSource};
@@ -20,24 +21,24 @@ use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
     Literal, NegativeExpr, NotExpr, TryCastExpr,
 };
-use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{Partitioning, PhysicalExpr, PhysicalExprRef, ScalarFunctionExpr};
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
-use crate::index::version::Version;
+use crate::index::version::{FileVersion, Version};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
 const MAX_FILES: usize = 256;
 
-/// What a plan computes of what it scans.
+/// Which rows a plan returns of what it scans, and in which order. Not which columns.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PlanKey {
     operators: Vec<Operator>,
@@ -45,36 +46,50 @@ pub(crate) struct PlanKey {
     layouts: Vec<Layout>,
 }
 
-/// How the data of a scan are divided among its partitions.
+/// The data of a scan: one list for each partition, or one list if only their order counts.
 #[derive(Debug, PartialEq)]
 enum Layout {
-    /// The number of batches of each partition: a union has those of several tables.
+    /// The number of batches: a union has those of several tables.
     Batches(Vec<usize>),
     Files(Vec<Vec<FilePart>>),
 }
 
-/// An operator, without its inputs, which follow it.
-#[derive(Debug, PartialEq)]
-enum Operator {
-    Memory(Vec<usize>),
-    Parquet(Box<ParquetScan>),
-    Filter {
-        predicate: PhysicalExprRef,
-        columns: Option<Vec<usize>>,
-    },
-    Projection(Vec<PhysicalExprRef>),
-    RoundRobin(usize),
-    Gathered,
-    InOrder,
-    Union(usize),
+impl Layout {
+    /// The same data in one list.
+    fn in_one_list(self) -> Self {
+        match self {
+            Self::Batches(partitions) => Self::Batches(vec![partitions.iter().sum()]),
+            Self::Files(groups) => {
+                let mut parts: Vec<FilePart> = vec![];
+                for part in groups.into_iter().flatten() {
+                    match parts.last_mut() {
+                        Some(last) if last.is_followed_by(&part) => last.extend_to(&part),
+                        _ => parts.push(part),
+                    }
+                }
+                Self::Files(vec![parts])
+            }
+        }
+    }
 }
 
-/// Which rows and columns of its files a scan returns.
+/// An operator, without its inputs, which follow it. Expressions are over the columns of the scan or union below.
+#[derive(Debug, PartialEq)]
+enum Operator {
+    Memory,
+    Parquet(Box<ParquetScan>),
+    Filter(PhysicalExprRef),
+    RoundRobin(usize),
+    Gathered,
+    /// The columns of each input.
+    Union(Vec<Vec<PhysicalExprRef>>),
+}
+
+/// Which rows of its files a scan returns.
 #[derive(Debug, PartialEq)]
 struct ParquetScan {
     /// The types to which those of the files are cast.
     table_schema: SchemaRef,
-    projection: Option<ProjectionExprs>,
     predicate: Option<PhysicalExprRef>,
     options: TableParquetOptions,
 }
@@ -90,89 +105,197 @@ struct FilePart {
 impl FilePart {
     /// `None` for a file if the table's provider may read only some of its rows.
     fn new(file: &PartitionedFile) -> Option<Self> {
+        let size = i64::try_from(file.object_meta.size).ok()?;
+        let is_whole = |range: &FileRange| (range.start, range.end) == (0, size);
         file.extensions.is_empty().then(|| Self {
             path: file.object_meta.location.clone(),
-            range: file.range.clone(),
+            range: file.range.clone().filter(|range| !is_whole(range)),
             values: file.partition_values.clone(),
         })
     }
+
+    /// Whether `next` is the part of the same file that begins where this one ends.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let (range, next_range) = (self.range.as_ref(), next.range.as_ref());
+        let meet = range.zip(next_range).is_some_and(|(a, b)| a.end == b.start);
+        meet && self.path == next.path && self.values == next.values
+    }
+
+    /// Both parts of a file.
+    fn extend_to(&mut self, next: &Self) {
+        if let Some((range, next)) = self.range.as_mut().zip(next.range.as_ref()) {
+            range.end = next.end;
+        }
+    }
 }
 
-/// What a plan scans: tables in memory, each with the columns that are read, and files.
-#[derive(Debug, Default)]
-pub(crate) struct Scans<'a> {
-    memory: Vec<(&'a MemorySourceConfig, Vec<usize>)>,
+/// A plan as operators over scans.
+#[derive(Debug)]
+pub(crate) struct ScanPlan<'a> {
+    pub(crate) key: PlanKey,
+    /// Whether the rows come in the same order each time: partition after partition, and as they come within each.
+    is_in_order: bool,
+    /// The columns of the plan, as expressions over those of the scan or union below.
+    columns: Vec<PhysicalExprRef>,
+    memory: Vec<&'a MemorySourceConfig>,
+    /// The columns of each table in memory that are read.
+    read: Vec<Vec<usize>>,
     files: Vec<&'a FileScanConfig>,
 }
 
-impl PlanKey {
-    /// The key of a plan, and what it scans. `None` if the plan can't be compared.
-    pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Self, Scans<'_>)> {
-        let mut key = Self {
-            operators: vec![],
-            layouts: vec![],
+impl<'a> ScanPlan<'a> {
+    /// `None` if the plan can't be compared with others.
+    pub(crate) fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
+        let mut scanned = Self {
+            key: PlanKey {
+                operators: vec![],
+                layouts: vec![],
+            },
+            is_in_order: true,
+            columns: vec![],
+            memory: vec![],
+            read: vec![],
+            files: vec![],
         };
-        let mut scans = Scans::default();
-        key.add(plan, &mut scans)?;
-        Some((key, scans))
+        scanned.columns = scanned.add(plan)?;
+        let key = &mut scanned.key;
+        let mut operators = key.operators.iter();
+        if !operators.any(|operator| matches!(operator, Operator::RoundRobin(_))) {
+            let layouts = std::mem::take(&mut key.layouts).into_iter();
+            key.layouts = layouts.map(Layout::in_one_list).collect();
+        }
+        Some(scanned)
     }
 
-    /// Whether both plans compute the same, if their tables are the same.
-    pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
-        self.operators == other.operators
+    /// An expression over the columns of the plan as one over those of its scan; `None` if it may have another value
+    /// for the same row the next time.
+    pub(crate) fn over_scan(&self, expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {
+        over(&self.columns, &repeatable(expr)?)
     }
 
-    /// Adds a plan and its inputs.
-    fn add<'a>(&mut self, plan: &'a Arc<dyn ExecutionPlan>, scans: &mut Scans<'a>) -> Option<()> {
+    /// The version of the rows and of the columns that these expressions over the scan read. `None` if there is no row
+    /// that would tell it from others.
+    ///
+    /// # Errors
+    /// An execution error if a file is gone or has changed since the scan was planned.
+    pub(crate) async fn version(
+        &self,
+        expressions: &[PhysicalExprRef],
+        context: &TaskContext,
+    ) -> Result<Option<Version>> {
+        let mut files = vec![];
+        for scan in &self.files {
+            files.extend(file_versions("of a range join", scan, context).await?);
+        }
+        let filters = self.key.operators.iter().filter_map(|op| match op {
+            Operator::Filter(predicate) => Some(predicate),
+            _ => None,
+        });
+        Ok(self.version_with(expressions.iter().chain(filters), files))
+    }
+
+    /// The version of the columns in memory that this expression over the scan reads; `None` if it reads none.
+    pub(crate) fn version_of(&self, expr: &PhysicalExprRef) -> Option<Version> {
+        self.version_with([expr].into_iter(), vec![])
+    }
+
+    fn version_with<'e>(
+        &self,
+        expressions: impl Iterator<Item = &'e PhysicalExprRef>,
+        files: Vec<FileVersion>,
+    ) -> Option<Version> {
+        // Above a union, columns are not those of one table.
+        let read: Vec<Vec<usize>> = if self.memory.len() == 1 && self.files.is_empty() {
+            let columns = expressions.flat_map(collect_columns);
+            let mut columns: Vec<usize> = columns.map(|column| column.index()).collect();
+            columns.sort_unstable();
+            columns.dedup();
+            vec![columns]
+        } else {
+            self.read.clone()
+        };
+        let batches = self.memory.iter().zip(&read).flat_map(|(memory, columns)| {
+            let batches = memory.partitions().iter().flatten();
+            batches.map(|batch| (batch, columns.as_slice()))
+        });
+        Version::from_scans(batches, files)
+    }
+
+    /// Adds a plan and its inputs. Returns its columns over the scan or union below.
+    fn add(&mut self, plan: &'a Arc<dyn ExecutionPlan>) -> Option<Vec<PhysicalExprRef>> {
         if plan.fetch().is_some() {
             // Which rows these are depends on the partitions.
             return None;
         }
         if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
-            return self.add_scan(scan, scans);
+            return self.add_scan(scan);
         }
+        if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
+            return self.add(rows.hidden());
+        }
+        if plan.is::<UnionExec>() {
+            let inputs = plan.children().into_iter();
+            let inputs: Vec<_> = inputs.map(|input| self.add(input)).collect::<Option<_>>()?;
+            self.key.operators.push(Operator::Union(inputs));
+            let fields = plan.schema();
+            let fields = fields.fields().iter().enumerate();
+            let columns = fields.map(|(i, field)| Arc::new(Column::new(field.name(), i)) as _);
+            return Some(columns.collect());
+        }
+        let children = plan.children();
+        let [input] = children.as_slice() else {
+            return None;
+        };
+        let columns = self.add(input)?;
         if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-            self.operators.push(Operator::Filter {
-                predicate: repeatable(filter.predicate())?,
-                columns: filter.projection().as_ref().map(|columns| columns.to_vec()),
+            let predicate = over(&columns, &repeatable(filter.predicate())?)?;
+            self.key.operators.push(Operator::Filter(predicate));
+            return Some(match filter.projection().as_ref() {
+                Some(kept) => {
+                    let kept = kept.iter().map(|i| columns.get(*i).cloned());
+                    kept.collect::<Option<_>>()?
+                }
+                None => columns,
             });
-        } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        }
+        if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
             let exprs = projection.expr().iter();
-            let exprs = exprs.map(|projected| repeatable(&projected.expr));
-            let exprs = exprs.collect::<Option<_>>()?;
-            self.operators.push(Operator::Projection(exprs));
-        } else if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
+            let exprs = exprs.map(|projected| over(&columns, &repeatable(&projected.expr)?));
+            return exprs.collect();
+        }
+        if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
             let Partitioning::RoundRobinBatch(partitions) = repartition.partitioning() else {
                 return None;
             };
-            self.operators.push(Operator::RoundRobin(*partitions));
+            // The batches of several partitions come in any order.
+            self.is_in_order &= input.output_partitioning().partition_count() == 1;
+            self.key.operators.push(Operator::RoundRobin(*partitions));
         } else if plan.is::<CoalescePartitionsExec>() {
-            self.operators.push(Operator::Gathered);
-        } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
-            self.operators.push(Operator::InOrder);
-            return self.add(rows.hidden(), scans);
-        } else if plan.is::<UnionExec>() {
-            self.operators.push(Operator::Union(plan.children().len()));
+            self.is_in_order &= input.output_partitioning().partition_count() == 1;
+            self.key.operators.push(Operator::Gathered);
         } else if !plan.is::<CooperativeExec>() {
             return None;
         }
-        let mut children = plan.children().into_iter();
-        children.try_for_each(|child| self.add(child, scans))
+        Some(columns)
     }
 
-    fn add_scan<'a>(&mut self, scan: &'a DataSourceExec, scans: &mut Scans<'a>) -> Option<()> {
+    fn add_scan(&mut self, scan: &'a DataSourceExec) -> Option<Vec<PhysicalExprRef>> {
         if let Some(memory) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
-            let all = || (0..memory.original_schema().fields().len()).collect();
+            let schema = memory.original_schema();
+            let all = || (0..schema.fields().len()).collect();
             let columns: Vec<usize> = memory.projection().clone().unwrap_or_else(all);
             if columns.is_empty() {
                 // Nothing would tell two tables from one another.
                 return None;
             }
             let batches = memory.partitions().iter().map(Vec::len).collect();
-            self.layouts.push(Layout::Batches(batches));
-            self.operators.push(Operator::Memory(columns.clone()));
-            scans.memory.push((memory, columns));
-            return Some(());
+            self.key.layouts.push(Layout::Batches(batches));
+            self.key.operators.push(Operator::Memory);
+            let of_table = |i: &usize| Arc::new(Column::new(schema.field(*i).name(), *i)) as _;
+            let over_table = columns.iter().map(of_table).collect();
+            self.memory.push(memory);
+            self.read.push(columns);
+            return Some(over_table);
         }
         let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
         let num_files: usize = files.file_groups.iter().map(FileGroup::len).sum();
@@ -180,52 +303,69 @@ impl PlanKey {
             return None;
         }
         let source: &ParquetSource = files.file_source().downcast_ref()?;
-        let mut projected = source.projection().into_iter().flat_map(AsRef::as_ref);
-        if !projected.all(|projected| is_repeatable(projected.expr.as_ref())) {
-            return None;
-        }
         let groups = files.file_groups.iter();
         let groups = groups.map(|group| group.iter().map(FilePart::new).collect());
-        self.layouts
-            .push(Layout::Files(groups.collect::<Option<_>>()?));
-        let scan = ParquetScan {
-            table_schema: Arc::clone(source.table_schema().table_schema()),
-            projection: source.projection().cloned(),
+        let layout = Layout::Files(groups.collect::<Option<_>>()?);
+        let table_schema = source.table_schema().table_schema();
+        let columns = match source.projection() {
+            Some(projection) => {
+                let exprs = projection.iter();
+                exprs.map(|projected| repeatable(&projected.expr)).collect()
+            }
+            None => {
+                let fields = table_schema.fields().iter().enumerate();
+                let columns = fields.map(|(i, field)| Arc::new(Column::new(field.name(), i)) as _);
+                Some(columns.collect())
+            }
+        };
+        let operator = ParquetScan {
+            table_schema: Arc::clone(table_schema),
             predicate: match source.filter() {
                 Some(predicate) => Some(repeatable(&predicate)?),
                 None => None,
             },
             options: source.table_parquet_options().clone(),
         };
-        self.operators.push(Operator::Parquet(Box::new(scan)));
-        scans.files.push(files);
-        Some(())
+        self.key.layouts.push(layout);
+        self.key
+            .operators
+            .push(Operator::Parquet(Box::new(operator)));
+        // Partitions take files from one another.
+        self.is_in_order &= files.preserve_order || files.file_groups.len() < 2;
+        self.files.push(files);
+        columns
     }
 }
 
-impl<'a> Scans<'a> {
-    /// What a plan scans; nothing if it can't be compared.
-    pub(crate) fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Self {
-        PlanKey::of(plan)
-            .map(|(_, scans)| scans)
-            .unwrap_or_default()
+/// A plan that returns the same rows in the same order each time; `None` if there is none.
+pub(crate) fn in_order(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    if ScanPlan::of(plan)?.is_in_order {
+        return Some(Arc::clone(plan));
     }
+    // Operators above a scan would have to be replaced, too, and their metrics with them.
+    let plan = plan.with_preserve_order(true)?;
+    ScanPlan::of(&plan)?.is_in_order.then_some(plan)
+}
 
-    /// The version of what is scanned; `None` if it has no row that would tell it from others.
-    ///
-    /// # Errors
-    /// An execution error if a file is gone or has changed since the scan was planned.
-    pub(crate) async fn version(&self, context: &TaskContext) -> Result<Option<Version>> {
-        let mut files = vec![];
-        for scan in &self.files {
-            files.extend(file_versions("of a range join", scan, context).await?);
-        }
-        let batches = self.memory.iter().flat_map(|(memory, columns)| {
-            let batches = memory.partitions().iter().flatten();
-            batches.map(|batch| (batch, columns.as_slice()))
-        });
-        Ok(Version::from_scans(batches, files))
+impl PlanKey {
+    /// Whether both plans compute the same, if their tables are the same.
+    pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
+        self.operators == other.operators
     }
+}
+
+/// An expression over these columns, by what they are; `None` if it refers to others.
+pub(crate) fn over(columns: &[PhysicalExprRef], expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {
+    let replaced = Arc::clone(expr).transform_up(|e| {
+        let Some(column) = e.downcast_ref::<Column>() else {
+            return Ok(Transformed::no(e));
+        };
+        match columns.get(column.index()) {
+            Some(known) => Ok(Transformed::yes(Arc::clone(known))),
+            None => internal_err!("a plan has no column {column}"),
+        }
+    });
+    replaced.data().ok()
 }
 
 /// The expression, if it has the same value for the same row each time.

@@ -127,16 +127,6 @@ impl BuildColumns {
         }
     }
 
-    /// The same columns without what does not change the build side that the CPU builds in memory: how bounds compare
-    /// with the range key, and whether the sides may be divided.
-    pub(crate) fn without_bounds(self) -> Self {
-        Self {
-            comparisons: vec![],
-            may_divide: false,
-            ..self
-        }
-    }
-
     /// The same columns without the equality keys, which the batches must lack too.
     pub(crate) fn without_equality_keys(self) -> Self {
         Self {

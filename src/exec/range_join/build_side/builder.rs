@@ -11,12 +11,13 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
-use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept::{BuildSideKeeper, KeptSide};
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::build_side::sort_and_index::sort_and_index;
+use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -40,7 +41,9 @@ pub(crate) struct BuildSideBuilder {
     /// Whether the probe side ends.
     is_probe_bounded: bool,
     /// Keeps the build side for later queries, if it may be kept.
-    keeper: Option<BuildSideKeeper>,
+    keeper: Option<Arc<BuildSideKeeper>>,
+    /// The rows, if they are kept, to which values are added.
+    kept: Option<Arc<KeptSide>>,
 }
 
 impl BuildSideBuilder {
@@ -84,12 +87,27 @@ impl BuildSideBuilder {
             runtime: context.runtime_env(),
             is_probe_bounded,
             keeper: None,
+            kept: None,
         })
     }
 
-    /// The same builder, whose build side is kept for later queries.
-    pub(crate) fn with_keeper(self, keeper: Option<BuildSideKeeper>) -> Self {
-        Self { keeper, ..self }
+    /// The same builder, whose build side is kept for later queries. `kept` are the rows, if that has been done.
+    pub(crate) fn with_keeper(
+        self,
+        keeper: Option<BuildSideKeeper>,
+        kept: Option<Arc<KeptSide>>,
+    ) -> Self {
+        let keeper = keeper.map(Arc::new);
+        Self {
+            keeper,
+            kept,
+            ..self
+        }
+    }
+
+    /// Whether the rows are sorted, and only values are read.
+    pub(crate) fn adds_values(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.
@@ -147,20 +165,78 @@ impl BuildSideBuilder {
         Ok(None)
     }
 
-    /// Sorts and indexes rows on the CPU.
+    /// Sorts and indexes rows on the CPU, or adds their values to rows that are sorted. Keeps them for later queries.
     pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
         let threads = self.options.threads();
-        sort_and_index(&self.columns, rows, &self.metrics, threads).await
+        let Some(keeper) = &self.keeper else {
+            return sort_and_index(&self.columns, rows, &self.metrics, threads).await;
+        };
+        let kept = match &self.kept {
+            // Otherwise these may be other rows.
+            Some(kept) if keeper.is_unchanged().await => Some(Arc::clone(kept)),
+            _ => None,
+        };
+        let is_new = kept.is_none();
+        let (indexer, of_work) = (self.indexer(), Arc::clone(keeper));
+        let work = move |waiting| {
+            let indexer = indexer(waiting);
+            let memory = rows.memory.new_empty();
+            let kept = match kept {
+                Some(kept) => {
+                    let missing = of_work.missing(&kept);
+                    let prepared = indexer.add_values(rows, kept.sorted(), &missing)?;
+                    of_work.add(&kept, prepared);
+                    kept
+                }
+                None => {
+                    let (sorted, prepared) = indexer.run(rows)?;
+                    let kept = of_work.kept_side(sorted)?;
+                    of_work.add(&kept, prepared.into_iter().enumerate());
+                    kept
+                }
+            };
+            let side = of_work.side(&kept, &indexer, &memory)?;
+            Ok((side, kept))
+        };
+        let (side, kept) = blocking(work).await?;
+        if is_new {
+            keeper.keep(&kept).await;
+        } else {
+            keeper.shrink();
+        }
+        Ok(side)
     }
 
-    /// Ends the build: releases memory that was granted for more, and keeps the build side for later queries.
-    pub(crate) async fn finish(&self, side: BuildSide) -> Arc<BuildSide> {
-        self.memory.stop_retaining();
-        let side = Arc::new(side);
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(&side, &self.memory).await;
+    /// The build side of rows that are kept and lack no value; `None` if one has to be read.
+    pub(crate) async fn complete_side(&self) -> Result<Option<BuildSide>> {
+        let Some((keeper, kept)) = self.keeper.as_ref().zip(self.kept.as_ref()) else {
+            return Ok(None);
+        };
+        if !keeper.missing(kept).is_empty() {
+            return Ok(None);
         }
-        side
+        let (indexer, memory) = (self.indexer(), self.memory.reservation());
+        let (keeper, kept) = (Arc::clone(keeper), Arc::clone(kept));
+        let work = move |waiting| keeper.side(&kept, &indexer(waiting), &memory);
+        blocking(work).await.map(Some)
+    }
+
+    /// Makes what sorts and indexes rows, given what it waits for.
+    fn indexer(&self) -> impl FnOnce(Waiting) -> SortAndIndex + Send + 'static {
+        let (columns, metrics) = (self.columns.clone(), self.metrics.clone());
+        let threads = self.options.threads();
+        move |waiting| SortAndIndex {
+            columns,
+            metrics,
+            threads,
+            waiting,
+        }
+    }
+
+    /// Ends the build: releases memory that was granted for more.
+    pub(crate) fn finish(&self, side: BuildSide) -> Arc<BuildSide> {
+        self.memory.stop_retaining();
+        Arc::new(side)
     }
 
     /// A copy of rows, registered once more, to be spilled if building runs out of memory; `None` if rows can't be.

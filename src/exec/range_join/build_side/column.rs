@@ -48,7 +48,7 @@ impl CollectedColumn {
 }
 
 /// What the aggregates need of one column.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a structure of its own"
@@ -65,7 +65,7 @@ pub(crate) struct ColumnNeeds {
 }
 
 /// The index that aggregates need of a column.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct IndexNeeds {
     extreme: Extreme,
     /// Whether positions are queried besides values.
@@ -118,6 +118,21 @@ impl ColumnNeeds {
             }
         }
         needs
+    }
+
+    /// What is needed and has not been built.
+    pub(crate) fn without(&self, built: &PreparedColumn) -> Self {
+        let sums = self.sums && built.sums.is_none();
+        let missing = |index: &&IndexNeeds| !built.has_index(index);
+        Self {
+            // Sums are built of counts.
+            counts: self.counts && built.counts.is_none() || sums,
+            sums,
+            values: self.values && built.values.is_none(),
+            sorted: self.sorted && built.sorted.is_none(),
+            rows: self.rows && built.rows.is_none(),
+            indexes: self.indexes.iter().filter(missing).copied().collect(),
+        }
     }
 
     /// Whether counts of values that are not NULL are needed.
@@ -174,8 +189,8 @@ impl SortedColumn {
     }
 }
 
-/// What was built of one column for its aggregates.
-#[derive(Debug, Default)]
+/// What was built of one column for its aggregates. A clone shares it.
+#[derive(Debug, Default, Clone)]
 pub(crate) struct PreparedColumn {
     pub(crate) counts: Option<Arc<Counts>>,
     pub(crate) sums: Option<Arc<Sums>>,
@@ -183,11 +198,11 @@ pub(crate) struct PreparedColumn {
     pub(crate) sorted: Option<ArrayRef>,
     /// The values in sorted order.
     pub(crate) rows: Option<Arc<Values>>,
-    indexes: Vec<(Extreme, Arc<ValueIndex>)>,
+    indexes: Vec<(IndexNeeds, Arc<ValueIndex>)>,
     /// Registers the memory of all but the indexes.
     pub(crate) memory: Vec<Arc<MemoryReservation>>,
-    /// Registers the sorted column while lazy indexes scan it.
-    scanned_column: Weak<MemoryReservation>,
+    /// Registers the sorted columns while lazy indexes scan them.
+    scanned_columns: Vec<Weak<MemoryReservation>>,
 }
 
 impl PreparedColumn {
@@ -195,14 +210,40 @@ impl PreparedColumn {
     pub(crate) fn index_registered_bytes(&self) -> usize {
         let indexes = self.indexes.iter();
         let indexes = indexes.map(|(_, index)| index.registered_bytes());
-        let scanned = self.scanned_column.upgrade();
-        indexes.sum::<usize>() + scanned.map_or(0, |column| column.size())
+        let scanned = self.scanned_columns.iter().filter_map(Weak::upgrade);
+        indexes.sum::<usize>() + scanned.map(|column| column.size()).sum::<usize>()
+    }
+
+    /// Bytes that are registered for all of it.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        let memory = self.memory.iter().map(|memory| memory.size());
+        memory.sum::<usize>() + self.index_registered_bytes()
+    }
+
+    fn has_index(&self, needs: &IndexNeeds) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|(known, _)| {
+            known.extreme == needs.extreme && (known.positions || !needs.positions)
+        })
+    }
+
+    /// Adds what was built of the same column later.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.counts = self.counts.take().or(other.counts);
+        self.sums = self.sums.take().or(other.sums);
+        self.values = self.values.take().or(other.values);
+        self.sorted = self.sorted.take().or(other.sorted);
+        self.rows = self.rows.take().or(other.rows);
+        // One with positions comes first, and serves also those who need none.
+        self.indexes.splice(0..0, other.indexes);
+        self.memory.extend(other.memory);
+        self.scanned_columns.extend(other.scanned_columns);
     }
 
     /// The index for minima or for maxima, if it was needed.
     pub(crate) fn index(&self, extreme: Extreme) -> Option<Arc<ValueIndex>> {
         let mut indexes = self.indexes.iter();
-        let (_, index) = indexes.find(|(e, _)| *e == extreme)?;
+        let (_, index) = indexes.find(|(needs, _)| needs.extreme == extreme)?;
         Some(Arc::clone(index))
     }
 }
@@ -318,14 +359,14 @@ impl ColumnPreparer<'_> {
             for index_needs in needs.indexes {
                 self.waiting.check()?;
                 let index = self.lazy_index(&sorted, index_needs)?;
-                prepared.indexes.push((index_needs.extreme, index));
+                prepared.indexes.push((index_needs, index));
             }
             let SortedColumn { keys, memory } = sorted;
             drop(keys);
             // Freed with the last index that scans the column.
             let indexes = prepared.indexes.iter();
             indexes.for_each(|(_, index)| index.retain_scanned_column(&memory));
-            prepared.scanned_column = Arc::downgrade(&memory);
+            prepared.scanned_columns.push(Arc::downgrade(&memory));
         }
         Ok(prepared)
     }

@@ -15,22 +15,24 @@ use datafusion::common::Result;
 use crate::common::ordered_type::value_type;
 
 /// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a
-/// key the batches stay in their order. Empty batches are dropped; rows within a batch are not looked at.
+/// key the batches stay in their order. Also returns whether any moved. Empty batches are dropped; rows within a batch
+/// are not looked at.
 pub(crate) fn restore_order(
     mut batches: Vec<RecordBatch>,
     keys: &[Range<usize>],
-) -> Result<Vec<RecordBatch>> {
+) -> Result<(Vec<RecordBatch>, bool)> {
     batches.retain(|batch| batch.num_rows() > 0);
     if batches.len() < 2 {
-        return Ok(batches);
+        return Ok((batches, false));
     }
     for columns in keys {
         if let Some(order) = non_overlapping_order(&batches, columns.clone())? {
+            let moved = !order.is_sorted();
             let ordered = order.into_iter().map(|batch| batches[batch].clone());
-            return Ok(ordered.collect());
+            return Ok((ordered.collect(), moved));
         }
     }
-    Ok(batches)
+    Ok((batches, false))
 }
 
 /// The order of batches by their first rows, if in that order each batch ends before the next begins.
@@ -88,8 +90,9 @@ mod tests {
         let batches: Vec<RecordBatch> = batches.iter().map(|rows| batch(rows)).collect();
         let expected: Vec<_> = expected.iter().map(|i| batches[*i].clone()).collect();
         // By time alone, then by name and time.
+        let moves = expected != batches;
         let found = restore_order(batches, &[1..2, 0..2]).unwrap();
-        assert_eq!(found, expected);
+        assert_eq!(found, (expected, moves));
     }
 
     #[test]

@@ -57,7 +57,7 @@ struct Ranks {
     by_position: UInt32Array,
     index: ColumnIndex,
     /// Registers both.
-    _memory: MemoryReservation,
+    memory: MemoryReservation,
 }
 
 /// The first rows of several ranges.
@@ -86,6 +86,16 @@ impl RowOrder {
             memory,
             ranks: OnDemand::default(),
         }
+    }
+
+    /// Whether another order is of the same keys in the same direction.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.keys, &other.keys) && self.descending == other.descending
+    }
+
+    /// Bytes that are registered for the ranks, if they are built.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ranks.get().map_or(0, |ranks| ranks.memory.size())
     }
 
     /// Whether the ranks should be built before the first rows of these ranges are searched. Counts the ranges.
@@ -133,7 +143,7 @@ impl RowOrder {
         Ok(Some(Ranks {
             by_position,
             index,
-            _memory: memory,
+            memory,
         }))
     }
 

@@ -13,14 +13,42 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::range_agg::values::Values;
+use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sorted_rows::SortedRows;
+
+/// The sorted rows of a build side: their keys, and what sorts values as them.
+#[derive(Debug)]
+pub(crate) struct SortedSide {
+    pub(crate) rows: SortedRows,
+    pub(crate) rows_memory: MemoryReservation,
+    /// How the rows moved, while values may be added.
+    pub(crate) permutation: Option<RowPermutation>,
+    pub(crate) permutation_memory: MemoryReservation,
+    /// The number of rows, with those that can't match.
+    pub(crate) total_rows: usize,
+    /// Whether batches were moved into the order of their keys before the rows were numbered.
+    pub(crate) is_restored: bool,
+}
+
+impl SortedSide {
+    /// The same rows, to which no values will be added.
+    pub(crate) fn without_permutation(mut self) -> Result<Self> {
+        let permutation = self.permutation.take();
+        let shared = permutation.map_or(0, |p| p.shared_order_bytes());
+        self.permutation_memory.try_resize(shared)?;
+        Ok(self)
+    }
+
+    /// Bytes that are registered for it.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        self.rows_memory.size() + self.permutation_memory.size()
+    }
+}
 
 /// A sorted and indexed build side.
 #[derive(Debug)]
 pub(crate) struct BuildSide {
-    pub(crate) rows: SortedRows,
-    /// The number of rows, with those that can't match.
-    pub(crate) total_rows: usize,
+    pub(crate) sorted: Arc<SortedSide>,
     pub(crate) aggregates: Vec<AggregateEvaluator>,
     /// The columns that single rows are taken of, in sorted order.
     pub(crate) row_columns: Vec<Arc<Values>>,
@@ -30,14 +58,19 @@ pub(crate) struct BuildSide {
     pub(crate) row_order: Option<Arc<RowOrder>>,
     /// Which rows have matched, if the join returns build rows by that.
     pub(crate) matched: Option<MatchedRows>,
-    /// Registers the memory of all but the indexes, which register their own.
+    /// Registers the memory of the values, without the indexes, which register their own.
     pub(crate) _memory: Vec<Arc<MemoryReservation>>,
 }
 
 impl BuildSide {
     /// The sorted rows, to find positions in.
     pub(crate) fn rows(&self) -> &SortedRows {
-        &self.rows
+        &self.sorted.rows
+    }
+
+    /// The number of rows, with those that can't match.
+    pub(crate) fn total_rows(&self) -> usize {
+        self.sorted.total_rows
     }
 
     /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
@@ -80,7 +113,7 @@ impl BuildSide {
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<ArrayRef>> {
         let aggregates = self.aggregates.iter();
-        let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, &self.rows, check));
+        let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, self.rows(), check));
         aggregates.collect()
     }
 }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -20,13 +21,11 @@ use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off}
 use crate::exec::range_join::build_side::input_order::restore_order;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::row_order::RowOrder;
-use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::side::{BuildSide, SortedSide};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::sorted::group_sort::SortContext;
-use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
-use crate::sorted::sorted_rows::SortedRows;
 
 /// Sorts and indexes collected rows on a blocking thread.
 pub(crate) async fn sort_and_index(
@@ -49,71 +48,93 @@ pub(crate) fn sort_and_index_blocking(
     threads: usize,
     waiting: Waiting,
 ) -> Result<BuildSide> {
-    let sorter = SortAndIndex {
+    let indexer = SortAndIndex {
         columns,
         metrics,
         threads,
         waiting,
     };
-    sorter.run(rows)
+    let memory = rows.memory.new_empty();
+    let (sorted, prepared) = indexer.run(rows)?;
+    let row_order = indexer.row_order(&sorted, &prepared)?;
+    let sorted = Arc::new(sorted.without_permutation()?);
+    let threshold_index = Arc::new(ThresholdIndex::new(threads));
+    indexer.side(sorted, prepared, row_order, threshold_index, &memory)
 }
 
-struct SortAndIndex {
-    columns: BuildColumns,
-    metrics: BuildMetrics,
-    threads: usize,
-    waiting: Waiting,
+/// Sorts and indexes the rows of a build side.
+pub(crate) struct SortAndIndex {
+    pub(crate) columns: BuildColumns,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) threads: usize,
+    pub(crate) waiting: Waiting,
 }
 
 /// The sorted keys, and the columns that are still to be sorted, with their memory.
 struct Sorted {
-    rows: SortedRows,
-    rows_memory: MemoryReservation,
-    permutation: RowPermutation,
-    permutation_memory: MemoryReservation,
+    side: SortedSide,
     columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
-    /// The number of rows, with those that can't match.
-    total_rows: usize,
 }
 
 impl SortAndIndex {
-    fn run(self, rows: CollectedRows) -> Result<BuildSide> {
-        let types = rows.schema.fields().iter().map(|f| f.data_type().clone());
-        let types: Vec<DataType> = types.collect();
+    /// Sorts rows, and prepares their values. Frees the collected rows.
+    pub(crate) fn run(&self, rows: CollectedRows) -> Result<(SortedSide, Vec<PreparedColumn>)> {
         let sort_timer = self.metrics.sort_time.timer();
-        let sorted = self.sort(rows, &types)?;
+        let Sorted { side, columns } = self.sort(rows)?;
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
-        let side = self.index(sorted)?;
+        let needs = (0..columns.len()).map(|i| ColumnNeeds::of_column(&self.columns, i));
+        let prepared = self.prepare_columns(columns.into_iter().zip(needs), &side)?;
         index_timer.done();
-        Ok(side)
+        Ok((side, prepared))
+    }
+
+    /// Prepares what is missing of values that came with the same rows, in the same order, as those of a sorted side.
+    /// Frees the collected rows.
+    pub(crate) fn add_values(
+        &self,
+        rows: CollectedRows,
+        side: &SortedSide,
+        missing: &[(usize, ColumnNeeds)],
+    ) -> Result<Vec<(usize, PreparedColumn)>> {
+        let _timer = self.metrics.index_time.timer();
+        let types = types(&rows);
+        let CollectedRows {
+            batches, memory, ..
+        } = rows;
+        let (batches, _) = self.in_sorting_order(batches, side.is_restored)?;
+        let collected: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if collected != side.total_rows {
+            return internal_err!(
+                "a range join read {collected} rows of a table that has {}",
+                side.total_rows
+            );
+        }
+        let columns = with_memory(self.collected_columns(&types, &batches), &memory)?;
+        drop((batches, memory));
+        let columns = columns.into_iter().enumerate().filter_map(|(i, column)| {
+            let (_, needs) = missing.iter().find(|(column, _)| *column == i)?;
+            Some((column, needs.clone()))
+        });
+        let prepared = self.prepare_columns(columns, side)?;
+        Ok(missing.iter().map(|(i, _)| *i).zip(prepared).collect())
     }
 
     /// Sorts the keys, and frees the collected ones.
-    fn sort(&self, rows: CollectedRows, types: &[DataType]) -> Result<Sorted> {
+    fn sort(&self, rows: CollectedRows) -> Result<Sorted> {
+        let types = types(&rows);
         let CollectedRows {
             batches, memory, ..
         } = rows;
         let check = || self.waiting.check();
-        let batches = if self.columns.row_order_matters() {
-            batches
-        } else {
-            let key = self.columns.num_equality_keys;
-            restore_order(batches, &[key..key + 1, 0..key + 1])?
-        };
-        let columns = self.columns.values(types).iter();
-        let mut columns: Vec<CollectedColumn> = columns.map(CollectedColumn::new).collect();
-        for batch in &batches {
-            let values = self.columns.values(batch.columns());
-            for (column, array) in columns.iter_mut().zip(values) {
-                column.chunks.arrays.push(Arc::clone(array));
-            }
-        }
+        let may_restore = !self.columns.row_order_matters();
+        let (batches, is_restored) = self.in_sorting_order(batches, may_restore)?;
+        let columns = self.collected_columns(&types, &batches);
         let rows_memory = memory.new_empty();
         let workers = self.workers(&check);
         let parts = convert_keys(
             &self.columns,
-            types,
+            &types,
             batches,
             &memory,
             &rows_memory,
@@ -121,12 +142,7 @@ impl SortAndIndex {
         )?;
         let total_rows = parts.iter().map(RowsPart::len).sum();
         self.metrics.build_rows.add(total_rows);
-        let columns = columns.into_iter().map(|column| {
-            let column_memory = split_off(&memory, column.chunks.bytes());
-            column_memory.try_resize(column.chunks.bytes())?;
-            Ok((column, Arc::new(column_memory)))
-        });
-        let columns: Vec<_> = columns.collect::<Result<_>>()?;
+        let columns = with_memory(columns, &memory)?;
         let permutation_memory = memory.new_empty();
         drop(memory);
         let context = SortContext {
@@ -139,102 +155,123 @@ impl SortAndIndex {
         permutation_memory.try_resize(permutation.bytes())?;
         let already_sorted = permutation.is_identity();
         self.metrics.already_sorted.add(usize::from(already_sorted));
-        Ok(Sorted {
+        let side = SortedSide {
             rows,
             rows_memory,
-            permutation,
+            permutation: Some(permutation),
             permutation_memory,
-            columns,
             total_rows,
-        })
+            is_restored,
+        };
+        Ok(Sorted { side, columns })
+    }
+
+    /// The batches in the order in which their rows are numbered, and whether that is another one than they came in.
+    fn in_sorting_order(
+        &self,
+        batches: Vec<RecordBatch>,
+        may_restore: bool,
+    ) -> Result<(Vec<RecordBatch>, bool)> {
+        if !may_restore {
+            return Ok((batches, false));
+        }
+        let key = self.columns.num_equality_keys;
+        restore_order(batches, &[key..key + 1, 0..key + 1])
+    }
+
+    fn collected_columns(
+        &self,
+        types: &[DataType],
+        batches: &[RecordBatch],
+    ) -> Vec<CollectedColumn> {
+        let columns = self.columns.values(types).iter();
+        let mut columns: Vec<CollectedColumn> = columns.map(CollectedColumn::new).collect();
+        for batch in batches {
+            let values = self.columns.values(batch.columns());
+            for (column, array) in columns.iter_mut().zip(values) {
+                column.chunks.arrays.push(Arc::clone(array));
+            }
+        }
+        columns
     }
 
     fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
         Workers::new(self.threads, check)
     }
 
-    /// Prepares the columns, and puts the build side together.
-    fn index(&self, sorted: Sorted) -> Result<BuildSide> {
-        let Sorted {
-            rows,
-            rows_memory,
-            permutation,
-            permutation_memory,
-            columns,
-            total_rows,
-        } = sorted;
-        let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
-        let row_order = self.row_order(&prepared, rows.len(), &permutation, &permutation_memory)?;
-        let kept_bytes = permutation.shared_order_bytes();
-        drop(permutation);
-        permutation_memory.try_resize(kept_bytes)?;
+    /// Puts a build side together. What it takes is registered in the pool of `memory`.
+    pub(crate) fn side(
+        &self,
+        sorted: Arc<SortedSide>,
+        prepared: Vec<PreparedColumn>,
+        row_order: Option<Arc<RowOrder>>,
+        threshold_index: Arc<ThresholdIndex>,
+        memory: &MemoryReservation,
+    ) -> Result<BuildSide> {
         let mut aggregates = vec![];
         let calls = self.columns.calls.iter().map(Option::as_ref);
         for ((function, arguments), call) in self.columns.aggregates.iter().zip(calls) {
             let function = (*function, call);
-            let memory = &permutation_memory;
             let evaluator = AggregateEvaluator::try_new(function, arguments, &prepared, memory)?;
             aggregates.push(evaluator);
         }
         let matched = if self.columns.marks_rows {
-            let memory = permutation_memory.new_empty();
-            memory.try_grow(MatchedRows::bytes(total_rows))?;
-            Some(MatchedRows::new(total_rows, memory))
+            let memory = memory.new_empty();
+            memory.try_grow(MatchedRows::bytes(sorted.total_rows))?;
+            Some(MatchedRows::new(sorted.total_rows, memory))
         } else {
             None
         };
-        let mut memory = vec![Arc::new(rows_memory), Arc::new(permutation_memory)];
         let row_columns = self.columns.row_columns.iter();
         let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows.clone());
         let row_columns = row_columns.collect();
-        let mut index_bytes = 0;
-        for column in prepared {
-            index_bytes += column.index_registered_bytes();
-            memory.extend(column.memory);
-        }
-        let other_bytes: usize = memory.iter().map(|m| m.size()).sum();
+        let bytes = prepared.iter().map(PreparedColumn::registered_bytes);
         let build_mem_used = &self.metrics.build_mem_used;
-        build_mem_used.set_max(other_bytes + index_bytes);
+        build_mem_used.set_max(sorted.registered_bytes() + bytes.sum::<usize>());
         Ok(BuildSide {
-            rows,
-            total_rows,
+            sorted,
             aggregates,
             row_columns,
-            row_order: row_order.map(Arc::new),
-            threshold_index: Arc::new(ThresholdIndex::new(self.threads)),
+            row_order,
+            threshold_index,
             matched,
-            _memory: memory,
+            _memory: prepared.into_iter().flat_map(|p| p.memory).collect(),
         })
     }
 
     /// The order in which rows are returned, if it is not that of the range key.
-    fn row_order(
+    pub(crate) fn row_order(
         &self,
+        side: &SortedSide,
         prepared: &[PreparedColumn],
-        len: usize,
-        permutation: &RowPermutation,
-        permutation_memory: &MemoryReservation,
-    ) -> Result<Option<RowOrder>> {
+    ) -> Result<Option<Arc<RowOrder>>> {
         let Some((column, descending)) = self.columns.row_order else {
             return Ok(None);
         };
-        let Some(keys) = prepared.get(column).and_then(|column| column.rows.clone()) else {
+        let keys = prepared.get(column).and_then(|column| column.rows.clone());
+        let Some((keys, permutation)) = keys.zip(side.permutation.as_ref()) else {
             return internal_err!("the column that rows are ordered by has not been prepared");
         };
-        permutation_memory.try_grow(permutation.order_bytes())?;
+        let memory = &side.permutation_memory;
+        memory.try_grow(permutation.order_bytes())?;
         let check = || self.waiting.check();
         let rows = permutation.order(self.workers(&check))?.cloned();
-        let memory = permutation_memory.new_empty();
+        let (len, memory) = (side.rows.len(), memory.new_empty());
         let order = RowOrder::new((keys, rows), len, descending, self.threads, memory);
-        Ok(Some(order))
+        Ok(Some(Arc::new(order)))
     }
 
+    /// Prepares what is needed of columns.
     fn prepare_columns(
         &self,
-        columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
-        permutation: &RowPermutation,
-        permutation_memory: &MemoryReservation,
+        columns: impl Iterator<Item = ((CollectedColumn, Arc<MemoryReservation>), ColumnNeeds)>,
+        side: &SortedSide,
     ) -> Result<Vec<PreparedColumn>> {
+        let Some(permutation) = &side.permutation else {
+            return internal_err!(
+                "a build side that has dropped its permutation can't be extended"
+            );
+        };
         let check = || self.waiting.check();
         let column_preparer = ColumnPreparer {
             workers: self.workers(&check),
@@ -242,13 +279,28 @@ impl SortAndIndex {
             waiting: &self.waiting,
             lazy_indexes: RefCell::default(),
         };
-        let mut prepared = vec![];
-        for (i, (column, memory)) in columns.into_iter().enumerate() {
-            let needs = ColumnNeeds::of_column(&self.columns, i);
-            let column =
-                column_preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
-            prepared.push(column);
-        }
-        Ok(prepared)
+        let memory = &side.permutation_memory;
+        let prepared = columns.map(|((column, column_memory), needs)| {
+            column_preparer.prepare(column, column_memory, needs, permutation, memory)
+        });
+        prepared.collect()
     }
+}
+
+fn types(rows: &CollectedRows) -> Vec<DataType> {
+    let fields = rows.schema.fields().iter();
+    fields.map(|field| field.data_type().clone()).collect()
+}
+
+/// Splits what registers the memory of each column off `memory`.
+fn with_memory(
+    columns: Vec<CollectedColumn>,
+    memory: &MemoryReservation,
+) -> Result<Vec<(CollectedColumn, Arc<MemoryReservation>)>> {
+    let columns = columns.into_iter().map(|column| {
+        let column_memory = split_off(memory, column.chunks.bytes());
+        column_memory.try_resize(column.chunks.bytes())?;
+        Ok((column, Arc::new(column_memory)))
+    });
+    columns.collect()
 }

@@ -46,17 +46,23 @@ pub(crate) struct ProbeShape {
 }
 
 impl BuildState {
-    /// Collects the partitions of the build side. Builds it, unless it is worth waiting for the size of the probe side.
+    /// Collects the partitions of the build side, unless all that is needed is kept. Builds it, unless it is worth
+    /// waiting for the size of the probe side.
     pub(crate) async fn collect(
         builder: BuildSideBuilder,
-        inputs: Vec<SendableRecordBatchStream>,
+        inputs: impl FnOnce() -> Result<Vec<SendableRecordBatchStream>>,
         probe: ProbeShape,
     ) -> Result<Self> {
+        if let Some(side) = builder.complete_side().await? {
+            return Ok(Self::Sorted(builder.finish(side)));
+        }
+        let inputs = inputs()?;
         let (rows, runs) = builder.collect(inputs).await?;
         if let Some(runs) = runs {
             return Self::in_runs(runs, &builder, probe.partitions);
         }
         let defers = probe.is_bounded
+            && !builder.adds_values()
             && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?
             && builder.select_devices(rows.num_rows()).await?.is_none();
         if defers {
@@ -111,7 +117,7 @@ impl BuildState {
                 Err(error) if is_out_of_memory(&error) => copy.ok_or(error)?,
                 side => {
                     drop(copy);
-                    return Ok(Self::Sorted(builder.finish(side?).await));
+                    return Ok(Self::Sorted(builder.finish(side?)));
                 }
             },
             // A nested loop may use part of the memory.

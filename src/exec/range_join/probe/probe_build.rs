@@ -1,5 +1,6 @@
 //! The build side of one partition of the probe side, before it is read.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -11,7 +12,7 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
-use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept::{BuildSideKeeper, KeptSide};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
@@ -54,33 +55,37 @@ impl BuildInput {
     }
 
     /// Finds the build side of all partitions of the input, or reads and builds it.
-    async fn find_or_prepare(self, probe_partitions: usize) -> Result<BuildState> {
+    async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<BuildState> {
         let threshold = self.threshold.as_ref();
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
-        if let Some(side) = keeper.as_ref().and_then(BuildSideKeeper::find) {
+        let mut kept = None;
+        if let Some(keeper) = &keeper {
+            self.plan = Arc::clone(keeper.plan());
+            kept = keeper.find();
+        }
+        if let Some(side) = &kept {
             let options = RmqOptions::of(self.context.session_config().options());
-            let devices = self
-                .engine
-                .select_devices(side.total_rows, &options)
-                .await?;
-            if devices.is_none() {
+            let rows = side.sorted().total_rows;
+            if self.engine.select_devices(rows, &options).await?.is_some() {
+                kept = None;
+            } else {
                 self.metrics.record_kept();
-                return Ok(BuildState::Sorted(side));
             }
         }
-        let inputs = 0..self.plan.output_partitioning().partition_count();
-        let inputs = inputs.map(|i| self.execute(i)).collect::<Result<_>>()?;
-        self.prepare(inputs, probe_partitions, 1, keeper).await
+        let partitions = 0..self.plan.output_partitioning().partition_count();
+        self.prepare(partitions, probe_partitions, 1, keeper, kept)
+            .await
     }
 
     /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
     /// sides.
     async fn prepare(
         self,
-        inputs: Vec<SendableRecordBatchStream>,
+        partitions: Range<usize>,
         probe_partitions: usize,
         builds: usize,
         keeper: Option<BuildSideKeeper>,
+        kept: Option<Arc<KeptSide>>,
     ) -> Result<BuildState> {
         let Self {
             plan,
@@ -95,11 +100,23 @@ impl BuildInput {
             partitions: probe_partitions,
             is_bounded,
         };
-        let schema = plan.schema();
         let builder = BuildSideBuilder::try_new(
-            columns, &schema, metrics, &context, engine, is_bounded, builds,
+            columns,
+            &plan.schema(),
+            metrics,
+            &context,
+            engine,
+            is_bounded,
+            builds,
         )?;
-        BuildState::collect(builder.with_keeper(keeper), inputs, shape).await
+        let mut partitions = partitions;
+        let inputs = || {
+            partitions.try_fold(vec![], |mut inputs, partition| {
+                inputs.push(plan.execute(partition, Arc::clone(&context))?);
+                Ok(inputs)
+            })
+        };
+        BuildState::collect(builder.with_keeper(keeper, kept), inputs, shape).await
     }
 }
 
@@ -127,8 +144,8 @@ impl ProbeBuild {
                 partition,
                 partitions,
             } => {
-                let inputs = vec![input.execute(partition)?];
-                let built = input.prepare(inputs, 1, partitions, None).await;
+                let read = partition..partition + 1;
+                let built = input.prepare(read, 1, partitions, None, None).await;
                 built.map(Arc::new)
             }
         }

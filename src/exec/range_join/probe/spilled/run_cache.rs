@@ -168,7 +168,7 @@ impl RunCache {
         let Some((side, first_row)) = part else {
             return internal_err!("spill run {run} ends before row {start}");
         };
-        let rows = start..start + side.total_rows;
+        let rows = start..start + side.total_rows();
         self.set_current(PartPosition {
             end: rows.end,
             ..wanted
