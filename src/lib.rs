@@ -86,6 +86,7 @@ pub use common::options::{
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use index::catalog::SharedIndexes;
+pub use index::named_index::NamedIndex;
 pub use planner::match_conditions::with_match_conditions;
 pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql};
@@ -98,6 +99,7 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 /// [`plan_range_join`](physical_plan::plan_range_join) makes a [`RangeJoinExec`](physical_plan::RangeJoinExec) of its
 /// spec, its label and its inputs, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join).
 pub mod physical_plan {
+    pub use crate::exec::create_index::CreateIndexExec;
     pub use crate::exec::range_join::exec::RangeJoinExec;
     pub use crate::exec::range_join::mode::JoinMode;
     pub use crate::exec::range_lookup::call::PhysicalCall;

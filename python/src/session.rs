@@ -196,7 +196,7 @@ impl Session {
             let planned = async {
                 let dialect = state.config_options().sql_parser.dialect;
                 let mut statement = state.sql_to_statement(&text, &dialect)?;
-                prepare_statement(&mut statement)?;
+                prepare_statement(&mut statement, state.config_options())?;
                 let plan = state.statement_to_plan(statement).await?;
                 match params {
                     Some(params) => plan.with_param_values(params),

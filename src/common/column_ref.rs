@@ -178,7 +178,11 @@ impl Names {
             .ok_or_else(|| unknown_table(function, table, &catalogs))
     }
 
-    fn catalogs(&self) -> Result<Arc<dyn CatalogProviderList>> {
+    /// The session's catalogs.
+    ///
+    /// # Errors
+    /// An execution error if they are gone.
+    pub(crate) fn catalogs(&self) -> Result<Arc<dyn CatalogProviderList>> {
         self.catalogs.upgrade().ok_or_else(|| {
             exec_datafusion_err!(
                 "the catalogs with which range functions were registered are gone; register them again after replacing a session's \

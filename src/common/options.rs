@@ -46,6 +46,8 @@ pub struct RmqOptions {
     pub range_joins: RangeJoinChoice,
     /// How range joins divide their build side.
     pub join_mode: JoinModeChoice,
+    /// The schema of the default catalog whose tables are the indexes that CREATE INDEX has named.
+    pub index_schema: String,
 }
 
 impl Default for RmqOptions {
@@ -60,12 +62,13 @@ impl Default for RmqOptions {
             device_memory_limit: None,
             range_joins: RangeJoinChoice::Auto,
             join_mode: JoinModeChoice::Auto,
+            index_schema: "rmq".to_string(),
         }
     }
 }
 
 /// The description of each option in `information_schema.df_settings`.
-const HELP: [(&str, &str); 9] = [
+const HELP: [(&str, &str); 10] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -109,7 +112,22 @@ const HELP: [(&str, &str); 9] = [
         "Whether the searched side of a range join is built once and 'shared' by all partitions, is 'collected' first, which engines \
          that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared'",
     ),
+    (
+        "rmq.index_schema",
+        "The schema of the default catalog in which CREATE INDEX makes a table for each index, to describe and drop it",
+    ),
 ];
+
+/// The name of a schema.
+fn parse_schema(value: &str) -> Result<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if value.is_empty() || !value.chars().all(is_name) {
+        return config_err!(
+            "rmq.index_schema = '{value}' is not the name of a schema: letters, digits and underscores"
+        );
+    }
+    Ok(value.to_string())
+}
 
 impl ExtensionOptions for RmqOptions {
     fn as_any(&self) -> &dyn Any {
@@ -150,6 +168,7 @@ impl ExtensionOptions for RmqOptions {
                 self.range_joins = value.parse()?;
             }
             "join_mode" => self.join_mode = value.parse()?,
+            "index_schema" => self.index_schema = parse_schema(value)?,
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
                 return config_err!("there is no option rmq.{key}; there are {known}");
@@ -170,6 +189,7 @@ impl ExtensionOptions for RmqOptions {
                 .map_or(String::new(), |limit| limit.to_string()),
             self.range_joins.to_string(),
             self.join_mode.to_string(),
+            self.index_schema.clone(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
             key: key.to_string(),

@@ -3,6 +3,7 @@
 //! window functions over frames that slide. `common` is what they share.
 
 pub(crate) mod common;
+pub(crate) mod create_index;
 pub(crate) mod range_join;
 pub(crate) mod range_lookup;
 pub(crate) mod unique_groups;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Result, resources_datafusion_err, resources_err};
+use datafusion::common::{Result, exec_err, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::prelude::SessionConfig;
 
@@ -16,11 +16,15 @@ use crate::common::column_ref::ColumnRef;
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
+use crate::index::named_index::NamedIndex;
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
 /// The rows of a range join's build side, sorted and indexed, with what tells them from others.
 pub(crate) trait KeptRows: Any + Debug + Send + Sync {
+    /// Whether they are sorted by this key, of the type that `self` has.
+    fn has_key(&self, key: &dyn Any) -> bool;
+
     /// Whether these take the place of `other`, of an older version of the same tables or of the same version.
     fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool;
 
@@ -164,15 +168,29 @@ impl Item {
 #[derive(Debug)]
 struct Entry {
     item: Item,
+    /// The name of the index, which is not evicted then.
+    name: Option<String>,
     version: Version,
     cached_at: Instant,
     hits: u64,
     last_used: u64,
 }
 
+/// The rows of a table as a named index has them.
+#[derive(Debug)]
+struct ExpectedRows {
+    name: String,
+    key: Arc<dyn Any + Send + Sync>,
+    version: Version,
+}
+
 #[derive(Debug, Default)]
 struct Entries {
     all: Vec<Entry>,
+    /// The indexes with names, whether they are built for the present version of their table or not.
+    named: Vec<NamedIndex>,
+    /// What rows will be those of an index that is not built for the present version of its table.
+    expected: Vec<ExpectedRows>,
     /// The number of uses so far, to find the least recently used entry.
     clock: u64,
 }
@@ -190,27 +208,65 @@ impl Entries {
         self.all.extract_if(.., |entry| matches(entry)).collect()
     }
 
-    /// Removes the least recently used of the items that `matches` selects. Its memory is released when its last user
+    /// Removes the least recently used of the items without a name that `matches` selects. Its memory is released when its last user
     /// drops it.
     fn evict(&mut self, matches: impl Fn(&Item) -> bool) -> Option<Entry> {
         let entries = self.all.iter().enumerate();
         let oldest = entries
-            .filter(|(_, entry)| matches(&entry.item))
+            .filter(|(_, entry)| entry.name.is_none() && matches(&entry.item))
             .min_by_key(|(_, entry)| entry.last_used);
         let (oldest, _) = oldest?;
         Some(self.all.swap_remove(oldest))
     }
 
     /// Adds an item, which has been used now.
-    fn add(&mut self, item: Item, version: Version) {
+    fn add(&mut self, item: Item, version: Version, name: Option<String>) {
         self.clock += 1;
         self.all.push(Entry {
             item,
+            name,
             version,
             cached_at: Instant::now(),
             hits: 0,
             last_used: self.clock,
         });
+    }
+
+    /// The table of the index with this name.
+    fn table_of(&self, name: Option<&str>) -> Option<String> {
+        let mut named = self.named.iter();
+        let index = named.find(|index| Some(index.name.as_str()) == name)?;
+        Some(index.table.to_string())
+    }
+
+    /// The name of an index that these rows are of, where it is not built for this version yet.
+    fn expected_name(&mut self, rows: &dyn KeptRows, version: &Version) -> Option<String> {
+        let mut expected = self.expected.iter();
+        let found = expected.position(|expected| {
+            expected.version.matches(version) && rows.has_key(expected.key.as_ref())
+        })?;
+        Some(self.expected.swap_remove(found).name)
+    }
+
+    /// The name of the index of a column.
+    fn name_of(&self, column: &ColumnRef) -> Option<String> {
+        let named = self.named.iter().find(|named| named.is_of(column))?;
+        Some(named.name.clone())
+    }
+
+    /// Why an index can't have its name.
+    fn check_name(&self, index: &NamedIndex) -> Result<()> {
+        if self.named.iter().any(|known| known.name == index.name) {
+            return exec_err!(
+                "an index {} exists already: drop it first, or write IF NOT EXISTS",
+                index.name
+            );
+        }
+        let mut named = self.named.iter();
+        if let Some(known) = named.find(|known| known.is_of_same_columns(index)) {
+            return exec_err!("{} has the index {} already", index.label(), known.name);
+        }
+        Ok(())
     }
 
     /// Counts a hit of the first entry that `matches` selects.
@@ -249,7 +305,9 @@ impl Default for IndexCatalog {
 /// A description of what is kept: a row of `rmq_indexes()`.
 #[derive(Debug, Clone)]
 pub struct CachedIndexInfo {
-    /// The table, with its catalog and schema; `None` for the rows of a range join.
+    /// The name that CREATE INDEX gave it.
+    pub name: Option<String>,
+    /// The table, with its catalog and schema; `None` for the rows of a range join without a name.
     pub table: Option<String>,
     /// The column, or the keys by which rows are sorted.
     pub column: String,
@@ -362,7 +420,8 @@ impl IndexCatalog {
     pub(crate) fn keep(&self, key: IndexKey, version: Version, reserved: &Arc<ReservedIndex>) {
         let mut entries = self.lock();
         let older = entries.remove(|entry| entry.item.index().is_some_and(|(k, _)| *k == key));
-        entries.add(Item::Index(key, Arc::clone(reserved)), version);
+        let name = entries.name_of(&key.column);
+        entries.add(Item::Index(key, Arc::clone(reserved)), version, name);
         drop(entries);
         drop(older);
     }
@@ -399,11 +458,127 @@ impl IndexCatalog {
             Item::Index(..) => false,
         });
         if bytes <= limit.0 {
-            entries.add(Item::Rows(rows), version);
+            let name = older.iter().find_map(|entry| entry.name.clone());
+            let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
+            entries.add(Item::Rows(rows), version, name);
         }
         drop(entries);
         drop(older);
         self.shrink_to(limit);
+    }
+
+    /// Whether there is an index of this name.
+    pub(crate) fn has_named(&self, name: &str) -> bool {
+        self.lock().named.iter().any(|index| index.name == name)
+    }
+
+    /// The indexes with names.
+    pub(crate) fn named(&self) -> Vec<NamedIndex> {
+        self.lock().named.clone()
+    }
+
+    /// Checks that an index can have its name.
+    ///
+    /// # Errors
+    /// An execution error if there is one of this name or of the same columns.
+    pub(crate) fn check_name(&self, index: &NamedIndex) -> Result<()> {
+        self.lock().check_name(index)
+    }
+
+    /// Names the indexes of a column, present and future ones. Returns whether there are any.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_name`].
+    pub(crate) fn name_column(&self, index: &NamedIndex) -> Result<bool> {
+        self.drop_dead();
+        let mut entries = self.lock();
+        entries.check_name(index)?;
+        let mut is_built = false;
+        for entry in &mut entries.all {
+            if entry
+                .item
+                .index()
+                .is_some_and(|(key, _)| index.is_of(&key.column))
+            {
+                entry.name = Some(index.name.clone());
+                is_built = true;
+            }
+        }
+        if is_built {
+            entries.named.push(index.clone());
+        }
+        Ok(is_built)
+    }
+
+    /// Names rows that are kept, and those of later versions of their table.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_name`], and "resources exhausted" if the indexes with names would take more than `limit`.
+    pub(crate) fn name_rows(
+        &self,
+        index: &NamedIndex,
+        rows: &Arc<dyn KeptRows>,
+        limit: ByteSize,
+    ) -> Result<()> {
+        let mut entries = self.lock();
+        entries.check_name(index)?;
+        let is_named = |entry: &&Entry| entry.name.is_some();
+        let named = entries.all.iter().filter(is_named);
+        let bytes = named.map(|entry| entry.item.bytes()).sum::<usize>() + rows.bytes();
+        let entry = entries.all.iter_mut().find(|entry| match &entry.item {
+            Item::Rows(known) => Arc::ptr_eq(known, rows),
+            Item::Index(..) => false,
+        });
+        match entry {
+            Some(entry) if bytes <= limit.0 => {
+                entry.name = Some(index.name.clone());
+                // Naming it is no use of it.
+                entry.hits = 0;
+                entries.named.push(index.clone());
+                Ok(())
+            }
+            _ => resources_err!(
+                "the indexes with names would take {bytes} bytes, more than rmq.index_memory_limit = '{limit}'; raise it"
+            ),
+        }
+    }
+
+    /// The named indexes of several columns that are not built for any version of their table that exists.
+    pub(crate) fn unbuilt(&self) -> Vec<NamedIndex> {
+        if self.lock().named.is_empty() {
+            return vec![];
+        }
+        self.drop_dead();
+        let entries = self.lock();
+        let is_built = |index: &&NamedIndex| {
+            let mut all = entries.all.iter();
+            all.any(|entry| entry.name.as_ref() == Some(&index.name))
+        };
+        let named = entries.named.iter().filter(|index| index.columns.len() > 1);
+        named.filter(|index| !is_built(index)).cloned().collect()
+    }
+
+    /// Rows that are kept with this key and of this version will be those of a named index.
+    pub(crate) fn expect(&self, name: &str, key: Arc<dyn Any + Send + Sync>, version: Version) {
+        let expected = &mut self.lock().expected;
+        expected.retain(|known| known.name != name);
+        expected.push(ExpectedRows {
+            name: name.to_string(),
+            key,
+            version,
+        });
+    }
+
+    /// Drops the name of an index, which may be evicted then. Returns whether there was one.
+    pub(crate) fn drop_named(&self, name: &str) -> bool {
+        let mut entries = self.lock();
+        for entry in &mut entries.all {
+            entry.name.take_if(|known| known == name);
+        }
+        entries.expected.retain(|expected| expected.name != name);
+        let before = entries.named.len();
+        entries.named.retain(|index| index.name != name);
+        entries.named.len() < before
     }
 
     /// Bytes of host memory of all that is kept, and of indexes that are evicted but still in use.
@@ -519,6 +694,32 @@ impl IndexCatalog {
         })
     }
 
+    /// The index of this name: what is kept for it, or one line if nothing is for the present version of its table.
+    pub(crate) fn describe(&self, name: &str) -> Vec<CachedIndexInfo> {
+        let mut described = self.list();
+        described.retain(|index| index.name.as_deref() == Some(name));
+        let named = self.named().into_iter();
+        if described.is_empty() {
+            described = named
+                .filter(|index| index.name == name)
+                .map(|index| CachedIndexInfo {
+                    name: Some(index.name),
+                    table: Some(index.table.to_string()),
+                    column: index.columns.join(", "),
+                    extreme: None,
+                    data_type: DataType::Null,
+                    rows: 0,
+                    bytes: 0,
+                    device_bytes: 0,
+                    engine: Target::Cpu.label(),
+                    hits: 0,
+                    age: Duration::ZERO,
+                })
+                .collect();
+        }
+        described
+    }
+
     /// Lists what is kept, ordered by table, column, direction and engine.
     pub fn list(&self) -> Vec<CachedIndexInfo> {
         self.drop_dead();
@@ -526,8 +727,10 @@ impl IndexCatalog {
         let describe = |entry: &Entry| {
             let (bytes, device_bytes) = (entry.item.bytes(), entry.item.device_bytes());
             let (hits, age) = (entry.hits, entry.cached_at.elapsed());
+            let name = entry.name.clone();
             match &entry.item {
                 Item::Index(key, reserved) => CachedIndexInfo {
+                    name,
                     table: Some(key.column.table_reference().to_string()),
                     column: key.column.column.clone(),
                     extreme: Some(key.extreme),
@@ -540,7 +743,8 @@ impl IndexCatalog {
                     age,
                 },
                 Item::Rows(rows) => CachedIndexInfo {
-                    table: None,
+                    table: entries.table_of(name.as_deref()),
+                    name,
                     column: rows.label().to_string(),
                     extreme: None,
                     data_type: rows.key_type().clone(),

@@ -17,6 +17,7 @@ pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod key_bits;
 pub(crate) mod key_index;
+pub(crate) mod named_index;
 pub(crate) mod nearest_value;
 pub(crate) mod rank;
 pub(crate) mod ready_index;

@@ -7,9 +7,11 @@
 //!   lateral join.
 //! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than
 //!   the join it replaces.
+//! - [`CreateIndex`](create_index::CreateIndex) builds an index that is kept under a name.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 
 pub mod accumulator_call;
+pub mod create_index;
 pub mod join_choice;
 pub mod nearest_rows;
 pub mod prepare_indexes;

@@ -1,10 +1,14 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
 //! and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
+//! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`.
 //! `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no meaning (`over_clause`).
 
 pub(crate) mod asof_join;
+pub(crate) mod create_index;
 pub(crate) mod dml_checks;
+pub(crate) mod index_schema;
+pub(crate) mod index_statement;
 pub(crate) mod join_choices;
 pub(crate) mod match_conditions;
 pub(crate) mod nearest_rows_planner;

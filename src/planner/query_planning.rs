@@ -20,6 +20,7 @@ use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::logical::common::outer_columns::has_expression;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
 use crate::optimizer::rejection::{RejectedSubquery, RejectionLog, explain_failure};
+use crate::planner::create_index::{CreateIndexPlanner, expect_named, with_create_index};
 use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::join_choices::JoinChoices;
 use crate::planner::range_join_planner::RangeJoinPlanner;
@@ -210,7 +211,8 @@ async fn plan_statement(
     session: &dyn Session,
     planners: &[Arc<dyn ExtensionPlanner + Send + Sync>],
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let mut logical_plan = Cow::Borrowed(logical_plan);
+    let mut logical_plan = with_create_index(logical_plan, registration, session).await?;
+    expect_named(&logical_plan, registration, session).await?;
     loop {
         let prepared = match with_checked_statements(&logical_plan)? {
             Cow::Borrowed(plan) => with_fresh_slots(plan)?,
@@ -224,7 +226,14 @@ async fn plan_statement(
             choices: JoinChoices::default(),
         });
         let mut planners = planners.to_vec();
-        planners.extend([Arc::clone(&joins) as _, Arc::clone(&lookups) as _]);
+        let created = Arc::new(CreateIndexPlanner {
+            registration: registration.clone(),
+        });
+        planners.extend([
+            Arc::clone(&joins) as _,
+            Arc::clone(&lookups) as _,
+            created as _,
+        ]);
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
         let plan = planner.create_physical_plan(&prepared, session).await?;
         if let Some(other_plan) = joins.choices.replace(&prepared, session)? {

@@ -1,14 +1,17 @@
-//! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, and OVER after a
-//! scalar range function.
+//! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
+//! scalar range function, clauses of CREATE INDEX, and DROP INDEX.
 
 use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 
+use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
+use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::with_match_conditions;
 use crate::planner::over_clause::check_calls;
 
@@ -46,7 +49,7 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
             state.sql_to_statement(&text.ok_or(error)?, &dialect)?
         }
     };
-    prepare_statement(&mut statement)?;
+    prepare_statement(&mut statement, state.config_options())?;
     let plan = state.statement_to_plan(statement).await?;
     ctx.execute_logical_plan(plan).await
 }
@@ -57,14 +60,20 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
-/// function.
+/// function, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema of indexes,
+/// an option in `config`.
 ///
 /// # Errors
-/// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use.
-pub fn prepare_statement(statement: &mut Statement) -> Result<bool> {
+/// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, and for clauses of
+/// CREATE INDEX that would be dropped.
+pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> Result<bool> {
     match statement {
-        Statement::Statement(statement) => prepare(statement.as_mut()),
-        Statement::Explain(explain) => prepare_statement(&mut explain.statement),
+        Statement::Statement(statement) => {
+            let schema = RmqOptions::of(config).index_schema;
+            prepare_index_statement(statement, &schema)?;
+            prepare(statement.as_mut())
+        }
+        Statement::Explain(explain) => prepare_statement(&mut explain.statement, config),
         Statement::CopyTo(copy) => match &mut copy.source {
             CopyToSource::Query(query) => prepare(query.as_mut()),
             CopyToSource::Relation(_) => Ok(false),

@@ -32,33 +32,35 @@ impl TableFunctionImpl for IndexesFunction {
                 args.exprs().len()
             );
         }
-        let held = self.catalog.list();
-        let strings = |f: &dyn Fn(&CachedIndexInfo) -> Option<String>| -> ArrayRef {
-            Arc::new(held.iter().map(f).collect::<StringArray>())
-        };
-        let numbers = |f: &dyn Fn(&CachedIndexInfo) -> u64| -> ArrayRef {
-            Arc::new(UInt64Array::from_iter_values(held.iter().map(f)))
-        };
-        let age = |h: &CachedIndexInfo| i64::try_from(h.age.as_millis()).unwrap_or(i64::MAX);
-        let age: ArrayRef = Arc::new(DurationMillisecondArray::from_iter_values(
-            held.iter().map(age),
-        ));
-        let columns = [
-            ("table", strings(&|h| h.table.clone())),
-            ("column", strings(&|h| Some(h.column.clone()))),
-            ("extreme", strings(&|h| Some(h.extreme?.name().to_string()))),
-            ("type", strings(&|h| Some(h.data_type.to_string()))),
-            ("rows", numbers(&|h| h.rows as u64)),
-            ("bytes", numbers(&|h| h.bytes as u64)),
-            ("device_bytes", numbers(&|h| h.device_bytes as u64)),
-            ("engine", strings(&|h| Some(h.engine.clone()))),
-            ("hits", numbers(&|h| h.hits)),
-            ("age", age),
-        ];
-        let batch = RecordBatch::try_from_iter(columns)?;
-        Ok(Arc::new(MemTable::try_new(
-            batch.schema(),
-            vec![vec![batch]],
-        )?))
+        Ok(Arc::new(table_of(&self.catalog.list())?))
     }
+}
+
+/// These indexes as a table.
+pub(crate) fn table_of(held: &[CachedIndexInfo]) -> Result<MemTable> {
+    let strings = |f: &dyn Fn(&CachedIndexInfo) -> Option<String>| -> ArrayRef {
+        Arc::new(held.iter().map(f).collect::<StringArray>())
+    };
+    let numbers = |f: &dyn Fn(&CachedIndexInfo) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(held.iter().map(f)))
+    };
+    let age = |h: &CachedIndexInfo| i64::try_from(h.age.as_millis()).unwrap_or(i64::MAX);
+    let age: ArrayRef = Arc::new(DurationMillisecondArray::from_iter_values(
+        held.iter().map(age),
+    ));
+    let columns = [
+        ("name", strings(&|h| h.name.clone())),
+        ("table", strings(&|h| h.table.clone())),
+        ("column", strings(&|h| Some(h.column.clone()))),
+        ("extreme", strings(&|h| Some(h.extreme?.name().to_string()))),
+        ("type", strings(&|h| Some(h.data_type.to_string()))),
+        ("rows", numbers(&|h| h.rows as u64)),
+        ("bytes", numbers(&|h| h.bytes as u64)),
+        ("device_bytes", numbers(&|h| h.device_bytes as u64)),
+        ("engine", strings(&|h| Some(h.engine.clone()))),
+        ("hits", numbers(&|h| h.hits)),
+        ("age", age),
+    ];
+    let batch = RecordBatch::try_from_iter(columns)?;
+    MemTable::try_new(batch.schema(), vec![vec![batch]])
 }

@@ -190,7 +190,7 @@ async fn changed_tables_have_new_answers() {
         share(&ctx, &other).await;
         let (mut next_id, mut found, mut sql) = (700, 0, QUERIES[0]);
         for _ in 0..100 {
-            let draw = random.below(16);
+            let draw = random.below(18);
             let change = match draw {
                 0 => Some(format!("INSERT INTO p {}", rows(next_id, random.below(40)))),
                 1 => Some(format!(
@@ -206,6 +206,17 @@ async fn changed_tables_have_new_answers() {
                     rows(next_id, 500)
                 )),
                 4 => Some("INSERT INTO q SELECT id + 300, s, a + 1, b, v FROM q LIMIT 10".into()),
+                5 => Some("CREATE INDEX IF NOT EXISTS by_time ON p USING rmq (s, t)".into()),
+                6 => {
+                    // Once the schema is there, it stays.
+                    run(
+                        &ctx,
+                        "CREATE INDEX IF NOT EXISTS by_u ON p USING rmq (s, u)",
+                    )
+                    .await
+                    .expect("an index");
+                    Some("DROP TABLE rmq.by_u".into())
+                }
                 _ => None,
             };
             if let Some(sql) = change {
@@ -549,4 +560,135 @@ async fn a_plan_that_runs_again_finds_it() {
         .expect("rows");
     assert_eq!(lines(&first), lines(&second));
     assert_eq!(metric(&again, "index_kept"), 1);
+}
+
+/// The name and the rows of each index that has a name.
+async fn named(ctx: &SessionContext) -> Vec<String> {
+    let sql = "SELECT name, \"column\", rows FROM rmq_indexes() WHERE name IS NOT NULL ORDER BY name, extreme";
+    lines(&[run(ctx, sql).await.expect("a list")])
+}
+
+/// Rows sorted by CREATE INDEX, which reads no values, serve queries of every form, also after their table has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_find_named_indexes() {
+    let ctx = tables().await;
+    let plain = without_keeping(&ctx).await;
+    let create = "CREATE INDEX by_time ON p USING rmq (s, t)";
+    run(&ctx, create).await.expect("an index");
+    for change in [
+        None,
+        Some(format!("INSERT INTO p {}", rows(700, 30))),
+        Some("DELETE FROM p WHERE id % 9 = 1".to_string()),
+        Some(format!("CREATE OR REPLACE TABLE p AS {}", rows(50, 500))),
+    ] {
+        if let Some(change) = &change {
+            run(&ctx, change).await.expect("a change");
+            if change.starts_with("CREATE") {
+                plain.deregister_table("p").expect("p");
+                plain.deregister_table("q").expect("q");
+                share(&ctx, &plain).await;
+            }
+            // The first query sorts the rows again.
+            answer(&ctx, QUERIES[0]).await;
+        }
+        for sql in QUERIES {
+            let (expected, _) = answer(&plain, sql).await;
+            let (rows, found) = answer(&ctx, sql).await;
+            assert!(rows == expected, "{change:?}: {sql}");
+            let by_s_and_t = sql.contains("p.s = q.s AND p.t") && !sql.contains("(SELECT s, t");
+            assert!(found > 0 || !by_s_and_t, "{change:?}: {sql}");
+        }
+        let listed = named(&ctx).await;
+        let count = bigint(&ctx, "SELECT count(*) FROM p")
+            .await
+            .expect("a count");
+        assert_eq!(listed, [format!("by_time | s, t | {count}")], "{change:?}");
+    }
+    run(&ctx, "DROP TABLE rmq.by_time").await.expect("an index");
+    assert_eq!(named(&ctx).await, Vec::<String>::new());
+}
+
+/// The files of a table that has just been written are waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_of_files_are_found_until_these_change() {
+    let ctx = tables().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for (i, name) in ["a.parquet", "b.parquet", "c.parquet"].iter().enumerate() {
+        write(&ctx, &folder.path().join(name), &rows(i * 300, 300)).await;
+    }
+    let plain = without_keeping(&ctx).await;
+    for session in [&ctx, &plain] {
+        session.deregister_table("p").expect("p");
+    }
+    for ctx in [&ctx, &plain] {
+        set(ctx, "datafusion.runtime.list_files_cache_limit", "0K");
+        let p = format!(
+            "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '{}'",
+            folder.path().display()
+        );
+        run(ctx, &p).await.expect("p");
+    }
+    for create in [
+        "CREATE INDEX by_time ON p USING rmq (s, t)",
+        "CREATE INDEX lowest ON p USING rmq (v)",
+    ] {
+        run(&ctx, create).await.expect(create);
+    }
+    let by_position = "SELECT id, range_argmin('p.v', id, id + 20) FROM q";
+    let compare = async |is_found: bool| {
+        for sql in [0, 3, 4, 6, 10, 11, 12].map(|i| QUERIES[i]) {
+            let (expected, _) = answer(&plain, sql).await;
+            let (rows, found) = answer(&ctx, sql).await;
+            assert!(rows == expected, "{sql}");
+            assert_eq!(found > 0, is_found, "{sql}");
+        }
+        let [expected, found] = [
+            answer(&plain, by_position).await,
+            answer(&ctx, by_position).await,
+        ];
+        assert!(found.0 == expected.0);
+    };
+    compare(true).await;
+    assert_eq!(
+        named(&ctx).await,
+        [
+            "by_time | s, t | 900",
+            "lowest | v | 900",
+            "lowest | v | 900"
+        ]
+    );
+    write(&ctx, &folder.path().join("b.parquet"), &rows(2000, 100)).await;
+    // Too new to be kept.
+    compare(false).await;
+}
+
+/// An index with a name is kept where the memory pool has a limit, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limited_pool_keeps_named_indexes() {
+    let tables = tables().await;
+    let plain = without_keeping(&tables).await;
+    let pool = Arc::new(GreedyMemoryPool::new(1 << 26));
+    let ctx = joining(session_of_pool(SessionConfig::new(), pool));
+    share(&tables, &ctx).await;
+    let create = "CREATE INDEX by_time ON p USING rmq (s, t)";
+    run(&ctx, create).await.expect("an index");
+    let reserved = ctx.runtime_env().memory_pool.reserved();
+    assert!(reserved > 0);
+    for sql in [QUERIES[0], QUERIES[4], QUERIES[12]] {
+        let (expected, _) = answer(&plain, sql).await;
+        for _ in 0..2 {
+            let (rows, found) = answer(&ctx, sql).await;
+            assert!(rows == expected && found > 0, "{sql}");
+        }
+        assert_eq!(ctx.runtime_env().memory_pool.reserved(), reserved, "{sql}");
+    }
+    let pool = Arc::new(GreedyMemoryPool::new(10_000));
+    let small = joining(session_of_pool(SessionConfig::new(), pool));
+    share(&tables, &small).await;
+    let error = run(&small, create).await.expect_err("too little memory");
+    assert!(
+        error.to_string().contains("CREATE INDEX by_time"),
+        "{error}"
+    );
+    assert_eq!(named(&small).await, Vec::<String>::new());
 }

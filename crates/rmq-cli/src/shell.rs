@@ -92,7 +92,9 @@ impl Shell {
             }
         };
         for mut statement in statements {
-            let is_new = datafusion_rmq::prepare_statement(&mut statement)?;
+            let state = self.ctx.state();
+            let config = state.config_options();
+            let is_new = datafusion_rmq::prepare_statement(&mut statement, config)?;
             let done = match &statement {
                 // DataFusion's shell registers object stores for these.
                 Statement::CreateExternalTable(_) | Statement::CopyTo(_) => {

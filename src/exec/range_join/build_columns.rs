@@ -96,6 +96,25 @@ impl BuildColumns {
         }
     }
 
+    /// Keys alone, the range key last, of rows that stay in their order where keys are equal.
+    pub(crate) fn of_keys(keys: Vec<PhysicalExprRef>) -> Self {
+        Self {
+            num_equality_keys: keys.len().saturating_sub(1),
+            expressions: keys,
+            aggregates: vec![],
+            calls: vec![],
+            row_columns: vec![],
+            returns_rows: false,
+            returns_in_order: false,
+            row_order: None,
+            marks_rows: false,
+            comparisons: vec![],
+            may_divide: false,
+            // A window may begin with the last of equal ones.
+            prevailing: true,
+        }
+    }
+
     /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their
     /// order. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {

@@ -98,7 +98,7 @@ pub(crate) struct KeptSide {
     parts: Mutex<Parts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Parts {
     values: Vec<(Value, PreparedColumn)>,
     orders: Vec<Arc<RowOrder>>,
@@ -106,7 +106,7 @@ struct Parts {
 }
 
 /// An index on values that are compared with thresholds, which is built if ranges justify it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Threshold {
     value: PhysicalExprRef,
     comparison: Comparison,
@@ -180,8 +180,13 @@ impl BuildSideKeeper {
     /// The rows, if they are kept: with all values that the join needs, or those to which they can be added.
     pub(crate) fn find(&self) -> Option<Arc<KeptSide>> {
         let complete = self.find_if(|kept| self.missing(kept).is_empty());
-        let found = complete
-            .or_else(|| self.find_if(|kept| self.keeps && self.is_in_order && kept.is_in_order))?;
+        let is_complete = complete.is_some();
+        let mut found =
+            complete.or_else(|| self.find_if(|kept| self.is_in_order && kept.is_in_order))?;
+        if !is_complete && !self.keeps {
+            // The values are this query's own.
+            found = Arc::new(found.copy());
+        }
         // Indexes that queries have justified since it was kept take memory, too.
         self.catalog.shrink_to(self.limit);
         Some(found)
@@ -349,10 +354,28 @@ impl BuildSideKeeper {
         index
     }
 
+    /// The same keeper, which keeps rows even if the memory pool has a limit.
+    pub(crate) fn in_any_pool(self) -> Self {
+        Self {
+            keeps: true,
+            ..self
+        }
+    }
+
+    /// The rows of this version are those of a named index, once a query keeps them.
+    pub(crate) fn expect(&self, name: &str) {
+        let key = Arc::clone(&self.key) as _;
+        self.catalog.expect(name, key, self.version.clone());
+    }
+
+    /// Whether a change of the files since the version was requested would be seen.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.version.has_files() || self.version.is_settled_at(self.requested)
+    }
+
     /// Keeps rows for later queries, unless a file has changed or may have while it was read.
     pub(crate) async fn keep(&self, kept: &Arc<KeptSide>) {
-        let is_settled = !self.version.has_files() || self.version.is_settled_at(self.requested);
-        if self.keeps && is_settled && self.is_unchanged().await {
+        if self.keeps && self.is_settled() && self.is_unchanged().await {
             let rows: Arc<dyn KeptRows> = Arc::clone(kept) as _;
             let version = self.version.clone();
             self.catalog.keep_rows(rows, version, self.limit);
@@ -388,6 +411,18 @@ impl KeptSide {
         &self.sorted
     }
 
+    /// The same rows, to which values may be added that others don't see.
+    fn copy(&self) -> Self {
+        Self {
+            key: Arc::clone(&self.key),
+            label: self.label.clone(),
+            key_type: self.key_type.clone(),
+            sorted: Arc::clone(&self.sorted),
+            is_in_order: self.is_in_order,
+            parts: Mutex::new(self.parts().clone()),
+        }
+    }
+
     fn parts(&self) -> MutexGuard<'_, Parts> {
         // A poisoned list is complete: no update of it can panic half-way.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
@@ -404,6 +439,11 @@ impl KeptSide {
 }
 
 impl KeptRows for KeptSide {
+    fn has_key(&self, key: &dyn Any) -> bool {
+        let key = key.downcast_ref::<RowsKey>();
+        key == Some(self.key.as_ref()) && self.is_in_order && !self.sorted.is_restored
+    }
+
     fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
         Self::of(other).is_some_and(|other| {
             let is_of_same_rows =

@@ -1,0 +1,321 @@
+//! The operator of `CREATE INDEX`: builds what range functions or range joins look for, and gives it a name.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, exec_err, resources_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{
+    EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef,
+};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+use futures::{TryStreamExt, stream};
+
+use crate::common::inputs::inputs_of;
+use crate::common::options::{ByteSize, RmqOptions};
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::index::catalog::IndexCatalog;
+use crate::index::named_index::NamedIndex;
+
+/// How long files that have just been written are waited for, until their times tell whether they change again.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// How often they are looked at.
+const SETTLING_STEP: Duration = Duration::from_millis(300);
+
+/// What makes the index available by its name, such as a table of a schema.
+pub(crate) trait Publisher: fmt::Debug + Send + Sync {
+    /// Called before the index is built.
+    ///
+    /// # Errors
+    /// If the name can't be had.
+    fn publish(&self) -> Result<()>;
+}
+
+/// Builds an index, and gives it a name. Returns no rows.
+#[derive(Debug)]
+pub struct CreateIndexExec {
+    input: Arc<dyn ExecutionPlan>,
+    index: NamedIndex,
+    if_not_exists: bool,
+    catalog: Arc<IndexCatalog>,
+    publisher: Arc<dyn Publisher>,
+    metrics: ExecutionPlanMetricsSet,
+    properties: Arc<PlanProperties>,
+}
+
+impl CreateIndexExec {
+    /// `input` has the key columns of the table, in the order of the index; for an index of one column, a lookup in it.
+    pub(crate) fn new(
+        input: Arc<dyn ExecutionPlan>,
+        (index, if_not_exists): (NamedIndex, bool),
+        catalog: Arc<IndexCatalog>,
+        publisher: Arc<dyn Publisher>,
+    ) -> Self {
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(Arc::new(Schema::empty())),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        );
+        Self {
+            input,
+            index,
+            if_not_exists,
+            catalog,
+            publisher,
+            metrics: ExecutionPlanMetricsSet::new(),
+            properties: Arc::new(properties),
+        }
+    }
+
+    fn builder(&self, context: Arc<TaskContext>) -> IndexBuild {
+        IndexBuild {
+            input: Arc::clone(&self.input),
+            index: self.index.clone(),
+            if_not_exists: self.if_not_exists,
+            catalog: Arc::clone(&self.catalog),
+            publisher: Arc::clone(&self.publisher),
+            metrics: self.metrics.clone(),
+            context,
+        }
+    }
+}
+
+impl DisplayAs for CreateIndexExec {
+    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let (name, label) = (&self.index.name, self.index.label());
+        write!(f, "CreateIndexExec: {name} on {label}")
+    }
+}
+
+impl ExecutionPlan for CreateIndexExec {
+    fn name(&self) -> &'static str {
+        "CreateIndexExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        // As the searched side of a range join, so that the plan of that is the same.
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [input] = inputs_of("CreateIndexExec", children)?;
+        Ok(Arc::new(Self::new(
+            input,
+            (self.index.clone(), self.if_not_exists),
+            Arc::clone(&self.catalog),
+            Arc::clone(&self.publisher),
+        )))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        _partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let build = self.builder(context);
+        let built = async move {
+            let name = build.index.name.clone();
+            let built = build.run().await;
+            built.map_err(|error| error.context(format!("CREATE INDEX {name}")))
+        };
+        let schema = self.schema();
+        let rows = stream::once(built).try_filter_map(|()| async { Ok(None::<RecordBatch>) });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// What building an index needs.
+struct IndexBuild {
+    input: Arc<dyn ExecutionPlan>,
+    index: NamedIndex,
+    if_not_exists: bool,
+    catalog: Arc<IndexCatalog>,
+    publisher: Arc<dyn Publisher>,
+    metrics: ExecutionPlanMetricsSet,
+    context: Arc<TaskContext>,
+}
+
+impl IndexBuild {
+    async fn run(self) -> Result<()> {
+        if self.if_not_exists && self.catalog.has_named(&self.index.name) {
+            return Ok(());
+        }
+        self.catalog.check_name(&self.index)?;
+        let options = RmqOptions::of(self.context.session_config().options());
+        if !options.keep_indexes {
+            return exec_err!("rmq.keep_indexes = false, so that no index is kept; set it to true");
+        }
+        self.publisher.publish()?;
+        match self.index.columns.as_slice() {
+            [_] => self.build_column().await,
+            _ => self.sort_rows(options.index_memory_limit).await,
+        }
+    }
+
+    /// Builds the indexes of one column, for minima and for maxima.
+    async fn build_column(&self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            // In another context, the indexes are built again.
+            let input = Arc::clone(&self.input).reset_state()?;
+            let context = Arc::new(again(&self.context));
+            let mut rows = input.execute(0, context)?;
+            while rows.try_next().await?.is_some() {}
+            if self.catalog.name_column(&self.index)? {
+                return Ok(());
+            }
+            if started.elapsed() > SETTLING {
+                return self.unknown_version();
+            }
+            tokio::time::sleep(SETTLING_STEP).await;
+        }
+    }
+
+    fn unknown_version<T>(&self) -> Result<T> {
+        let table = &self.index.table;
+        exec_err!(
+            "the table {table} can't tell whether it has changed since, so that its index would be built for each query: only \
+             tables in memory and Parquet files can, and files that are not being written"
+        )
+    }
+
+    /// Sorts the rows by all columns of the input.
+    async fn sort_rows(&self, limit: ByteSize) -> Result<()> {
+        let schema = self.input.schema();
+        let columns = key_columns(&schema);
+        let keeper = self.settled_keeper(&columns).await?;
+        if let Some(kept) = keeper.find() {
+            return self.catalog.name_rows(&self.index, &(kept as _), limit);
+        }
+        let builder = BuildSideBuilder::try_new(
+            columns,
+            &schema,
+            BuildMetrics::new(&self.metrics),
+            &self.context,
+            RangeJoinEngine::cpu(),
+            true,
+            1,
+        )?;
+        let plan = Arc::clone(keeper.plan());
+        let partitions = 0..plan.output_partitioning().partition_count();
+        let inputs = partitions.map(|partition| plan.execute(partition, Arc::clone(&self.context)));
+        let (rows, runs) = builder.collect(inputs.collect::<Result<_>>()?).await?;
+        if runs.is_some() {
+            return resources_err!(
+                "the session's memory pool has too little memory to sort the rows"
+            );
+        }
+        let builder = builder.with_keeper(Some(keeper), None);
+        builder.sort_and_index(rows).await?;
+        let keeper = self.settled_keeper(&builder.columns).await?;
+        match keeper.find() {
+            Some(kept) => self.catalog.name_rows(&self.index, &(kept as _), limit),
+            None => {
+                if !keeper.is_unchanged().await {
+                    return exec_err!("the table has changed while its index was built");
+                }
+                resources_err!(
+                    "the index needs more memory than rmq.index_memory_limit = '{limit}' leaves; raise it"
+                )
+            }
+        }
+    }
+
+    /// What keeps the rows, once files that were written just now have got old enough for it.
+    async fn settled_keeper(&self, columns: &BuildColumns) -> Result<BuildSideKeeper> {
+        let started = Instant::now();
+        loop {
+            let keeper = BuildSideKeeper::of(&self.input, columns, None, &self.context).await;
+            match keeper.map(BuildSideKeeper::in_any_pool) {
+                Some(keeper) if keeper.is_settled() => return Ok(keeper),
+                Some(_) if started.elapsed() <= SETTLING => {
+                    tokio::time::sleep(SETTLING_STEP).await;
+                }
+                _ => return self.unknown_version(),
+            }
+        }
+    }
+}
+
+/// The columns of a build side that are all of this schema, as keys.
+fn key_columns(schema: &Schema) -> BuildColumns {
+    let keys = schema.fields().iter().enumerate();
+    let keys = keys.map(|(i, field)| Arc::new(Column::new(field.name(), i)) as PhysicalExprRef);
+    BuildColumns::of_keys(keys.collect())
+}
+
+/// Notes that the rows of this plan, which has the key columns of a table, are those of a named index, so that the next
+/// query that sorts them keeps them under its name.
+pub(crate) async fn expect_rows(
+    name: &str,
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+) {
+    let columns = key_columns(&plan.schema());
+    if let Some(keeper) = BuildSideKeeper::of(plan, &columns, None, context).await {
+        keeper.expect(name);
+    }
+}
+
+/// A context like this one, as of another run.
+fn again(context: &TaskContext) -> TaskContext {
+    TaskContext::new(
+        context.task_id(),
+        context.session_id(),
+        context.session_config().clone(),
+        context.scalar_functions().clone(),
+        context.higher_order_functions().clone(),
+        context.aggregate_functions().clone(),
+        context.window_functions().clone(),
+        context.runtime_env(),
+    )
+}
