@@ -7,7 +7,7 @@ from text import listed, ratio, short, span, table, wrapped
 
 def by_device(devices, sentence):
     """What a sentence says of each device; of those for which it says nothing, nothing."""
-    parts = [(device.name, sentence(device)) for device in devices]
+    parts = [(device.title, sentence(device)) for device in devices]
     parts = [f"{name}: {part}" for name, part in parts if part]
     return "; ".join(parts) + "." if parts else ""
 
@@ -83,7 +83,7 @@ def read_18(devices):
         here, there = (one.search("mixed", names=(OURS, CL, VL)) for one in (device, first))
         ours = ratios(here[OURS], there[OURS])
         paper = ratios(*(least([times[CL], times[VL]]) for times in (here, there)))
-        parts.append(f"The {device.name} takes {span(ours.values())} times the time of the {first.name} with ours, {span(paper.values())} times with the better "
+        parts.append(f"The {device.title} takes {span(ours.values())} times the time of the {first.title} with ours, {span(paper.values())} times with the better "
                      "of CL and VL")
     return ". ".join(parts) + "."
 
@@ -175,9 +175,22 @@ def rays(device, published):
             rows.append([f"{workload}: here, best block", *(short(best[n]) if n in best else "-" for n in sizes)])
             rows.append([f"{workload}: the authors' on an A100, best block", *(short(theirs[n]) if n in theirs else "-" for n in sizes)])
             rows.append([f"{workload}: times as long", *(ratio(both[n]) if n in both else "-" for n in sizes)])
+            blocks = best_blocks(device, workload)
+            rows.append([f"{workload}: values of our best block", *(f"2^{blocks[n]}" if n in blocks else "-" for n in sizes)])
+            blocks = published.blocks(workload)
+            rows.append([f"{workload}: values of the authors' best block", *(f"2^{blocks[n]}" if n in blocks else "-" for n in sizes)])
     if rows := table(header, rows):
         text += ["", "RTXRMQ beside its authors' measurements, ns a query:", "", *rows]
     return text
+
+
+def best_blocks(device, workload):
+    """The sizes of the blocks that RTXRMQ is fastest with, as powers of two, by log2 n."""
+    times = {}
+    for name in (RTXRMQ, RTXRMQ + UPDATABLE):
+        for (block, n), time in device.rays(name, workload).items():
+            times.setdefault(n, []).append((time, block.bit_length() - 1))
+    return {n: min(found)[1] for n, found in times.items()}
 
 
 # Kernels as Nsight Compute names them.
@@ -201,22 +214,27 @@ def profiled(rows):
 
 
 def origin(device):
-    """Where the results of a device are from."""
-    parts, clocks = [], {}
-    for gpu, driver, clock, cpu, commit, date in device.origins:
-        run = (gpu.split(";")[0], driver, cpu.replace(";", ","), commit, date)
-        clocks[run] = max(clocks.get(run, 0), int(clock or 0))
-    for (name, driver, cpu, commit, date), clock in sorted(clocks.items()):
-        if commit.startswith("before"):
-            parts.append(f"{name}, driver {driver}, host {cpu}, {date}, {commit}: of such rows no spread and no clock was kept")
-        elif not name:
-            parts.append(f"The CPU alone: {cpu}; commit {commit or 'unknown'}, {date}")
+    """Where the results of a device are from: each machine, and what it measured at which commit."""
+    machines = {}
+    for (commit, date), rows in sorted(device.runs().items(), key=lambda run: run[0][1], reverse=True):
+        gpu, driver, cpu = (max(row[column] for row in rows) for column in ("gpu", "driver", "cpu"))
+        machine = f"{gpu.split(';')[0] or 'no GPU'}, driver {driver or 'unknown'}, host {cpu.replace(';', ',')}"
+        if commit.startswith(TRANSCRIBED):
+            commit = commit.removeprefix(TRANSCRIBED).split()[0]
+            run = (f"**medians of an earlier run, {date}, transcribed from this page as it was before commit {commit}**. Its raw results were not kept: there is "
+                   "no spread and no clock. What was written since has not been run on this card")
         else:
-            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
+            clock = max(int(row["clock_mhz"] or 0) for row in rows)
+            what, apart = {device.is_of_the_paper(row) for row in rows}, {not row["gpu"] for row in rows}
+            what = "all" if len(what) == 2 else "what the paper measures" if what == {True} else "ranges in order, positions, 8-byte and increasing values"
+            what += " (on the CPU in a run of its own)" if len(apart) == 2 else ""
+            run = f"{what} at commit {commit or 'unknown'}, {date}, multiprocessors at most at {clock} MHz"
+        machines.setdefault(machine, []).append(run)
+    parts = [f"{machine}: {'; '.join(runs)}" for machine, runs in machines.items()]
     spread = device.spread(("search", "queuing", "heat"))
     text = ". ".join(parts) + "."
     if spread:
-        text += f" The slowest round of a cell takes {ratio(spread[1])} times as long as the fastest in the median, at most {ratio(spread[0])} times."
+        text += f" In the median cell the slowest round took {ratio(spread[1])} times as long as the fastest; at most, {ratio(spread[0])} times."
     return text
 
 
@@ -258,9 +276,9 @@ def claim_shape(device, _):
 
 
 def claim_vl(device, _):
-    found = device.search("mixed", names=(CL, VL))
-    untuned = ratios(found.get(CL, {}), found.get(VL, {}))
-    tuned = ratios(device.tuned("VL"), device.tuned("CL"))
+    found = device.search("mixed", names=(CL, VL, ONE_SIDED))
+    untuned = ratios(found.get(CL, {}), least([found.get(VL, {}), found.get(ONE_SIDED, {}), *device.authors("mixed", ("VL",))]))
+    tuned = ratios(device.best_vl(), device.tuned("CL"))
     if not untuned or not tuned:
         return ""
     first = [n for n in tuned if all(tuned[m] > 1 for m in tuned if m >= n)]
@@ -350,9 +368,10 @@ def body(devices, figures, published, folder):
     """The generated part of the page, as lines."""
     lines = []
     for device in devices:
-        lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
+        lines += [f"### {device.title}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
         wrong = sum(int(row["wrong"]) for row in device.all)
-        lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
+        right = "All answers were right" + (", as that page says." if device.is_transcribed else ".")
+        lines += [right if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
     lines += missing(devices) + authors_rays(devices, published)
     lines += ["### Figures", "", "Numbers are the paper's.", ""]
     for number, what, shown in figures:

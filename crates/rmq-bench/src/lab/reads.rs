@@ -48,8 +48,8 @@ impl Lab {
         Ok(time.divided_by(f64::from(THREADS) * f64::from(READS)))
     }
 
-    /// Launches random reads, without waiting for them. Where all words that a thread reads are `u32::MAX`, the first of
-    /// `out` becomes its number.
+    /// Launches random reads, without waiting for them. Where all words that a thread reads are `u32::MAX`, the first
+    /// word of `out` becomes its number.
     ///
     /// # Errors
     /// Those of the driver.
