@@ -133,16 +133,25 @@ def tables(device, published):
     if rows := table(header, rows):
         text += ["", "Build, ms, and index in percent of the column:", "", *rows]
     ascending = device.of_data("uniform", "value", "f32", "ascending")
-    rows = [[f"value, f32, ranges by their left bounds: {SYSTEMS[name][0]}", *cells(points)] for name, points in ascending.items()]
+    rows = others_rows("value, f32, ranges by their left bounds", ascending, cells)
     for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
                               ("increasing", "position", "f32")):
         for workload in ("mixed", "small", "medium", "large"):
             found = device.of_data(data, result, key, workload)
             what = f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}"
-            rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
+            rows += others_rows(what, found, cells)
     if rows := table(header, rows):
         text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
     return text + rays(device, published)
+
+
+def others_rows(what, found, cells):
+    """Rows of all systems that were measured with the same queries, and, unless these are ours and VL alone, of the ratio to the next best."""
+    rows = [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
+    if CL in found and OURS in found:
+        next_best = least([points for name, points in found.items() if name != OURS])
+        rows.append([f"{what}, ours: times faster than the next best", *cells(ratios(next_best, found[OURS]), ratio)])
+    return rows
 
 
 # Of pipelines with rays, a title and what a row is.
@@ -202,14 +211,15 @@ def profiled(rows):
     """What Nsight Compute counted, as lines of Markdown."""
     header = ["a query", "ns", "bytes read", "written", "requests to L2", "L2 hits, %", "L1 hits, %", "warp instructions", "memory, % of peak", "SMs, % of peak"]
     text = []
-    for case in dict.fromkeys((row["workload"], row["log2_n"]) for row in rows):
+    for case in dict.fromkeys((row["workload"], row["log2_n"], row["commit"], row["date"]) for row in rows):
+        workload, n, commit, date = case
         lines = []
         for row in rows:
-            if (row["workload"], row["log2_n"]) == case:
+            if (row["workload"], row["log2_n"], row["commit"], row["date"]) == case:
                 name = next((name for start, name in PROFILED if row["kernel"].startswith(start)), row["kernel"])
                 counts = [short(float(row[column])) for column in ("ns", "read", "written", "requests")]
                 lines.append([name, *counts, row["l2"], row["l1"], short(float(row["instructions"])), row["memory"], row["sm"]])
-        text += ["", f"Counted by Nsight Compute, {case[0]} ranges, 2^{case[1]} values:", "", *table(header, lines)]
+        text += ["", f"Counted by Nsight Compute at commit {commit or 'unknown'}, {date}: {workload} ranges, 2^{n} values", "", *table(header, lines)]
     return text
 
 

@@ -20,6 +20,7 @@ SYSTEMS = {
     OURS: ("ours", COLORS[0], "-"),
     CL: ("GPU-RMQ (CL)", COLORS[1], "-"),
     VL: ("GPU-RMQ (VL)", COLORS[2], "-"),
+    ONE_SIDED: ("GPU-RMQ (VL), compared on one side", COLORS[2], "--"),
     LCA: ("LCA (inlabel)", COLORS[3], "-"),
     TOUR: ("LCA (Euler tour)", COLORS[3], "--"),
     RTXRMQ: ("RTXRMQ", COLORS[4], "-"),

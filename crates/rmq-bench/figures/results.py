@@ -97,7 +97,7 @@ class Device:
     def of_data(self, data, result, key, workload):
         """Times of columns that are not uniform, or of other results."""
         rows = [row for row in self.all if (row["data"], row["result"], row["key"]) == (data, result, key)]
-        return self.points(("search",), workload, ns, (OURS, CL, VL, LCA), rows)
+        return self.points(("search",), workload, ns, (OURS, CL, VL, ONE_SIDED, LCA), rows)
 
     def heat(self, contender, workload="mixed"):
         """Times {log2 n: {(threads of a group, entries of a chunk): ns}}."""
