@@ -20,9 +20,9 @@ const READS: u32 = 16;
 /// What the threads of a group read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPattern {
-    /// Neighbouring words, at a random place for each group.
+    /// Neighbouring words, at a random position for each group.
     Segments,
-    /// All the same word, at a random place for each group.
+    /// All the same word, at a random position for each group.
     SameAddress,
 }
 
