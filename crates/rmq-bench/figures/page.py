@@ -5,6 +5,10 @@ from results import *
 from text import listed, ratio, short, span, table, wrapped
 
 
+# Cards without ray-tracing cores.
+NO_RT_CORES = ("A100", "H100", "H200")
+
+
 def by_device(devices, sentence):
     """What a sentence says of each device; of those for which it says nothing, nothing."""
     parts = [(device.title, sentence(device)) for device in devices]
@@ -47,7 +51,8 @@ def read_13(device):
     found = device.steps("mixed", STEPS)
     slower = [(STEPS[step][0].removeprefix("CL "), ratios(found.get(step, {}), found.get(QUEUE, {}))) for step in STEPS if step not in (QUEUE, MULTI_LOAD, RTXRMQ)]
     parts = [f"{name} {span(times.values())}" for name, times in slower if times]
-    return "times as long as CL, mixed ranges: " + ", ".join(parts) if parts else ""
+    rays = ", on a card that traces rays in software" if device.name in NO_RT_CORES and RTXRMQ in found else ""
+    return f"times as long as CL, mixed ranges{rays}: " + ", ".join(parts) if parts else ""
 
 
 def read_14(device):
