@@ -5,9 +5,13 @@ from results import *
 from text import listed, ratio, short, span, table, wrapped
 
 
+# Cards without ray-tracing cores.
+NO_RT_CORES = ("A100", "H100", "H200")
+
+
 def by_device(devices, sentence):
     """What a sentence says of each device; of those for which it says nothing, nothing."""
-    parts = [(device.name, sentence(device)) for device in devices]
+    parts = [(device.title, sentence(device)) for device in devices]
     parts = [f"{name}: {part}" for name, part in parts if part]
     return "; ".join(parts) + "." if parts else ""
 
@@ -47,7 +51,8 @@ def read_13(device):
     found = device.steps("mixed", STEPS)
     slower = [(STEPS[step][0].removeprefix("CL "), ratios(found.get(step, {}), found.get(QUEUE, {}))) for step in STEPS if step not in (QUEUE, MULTI_LOAD, RTXRMQ)]
     parts = [f"{name} {span(times.values())}" for name, times in slower if times]
-    return "times as long as CL, mixed ranges: " + ", ".join(parts) if parts else ""
+    rays = ", on a card that traces rays in software" if device.name in NO_RT_CORES and RTXRMQ in found else ""
+    return f"times as long as CL, mixed ranges{rays}: " + ", ".join(parts) if parts else ""
 
 
 def read_14(device):
@@ -83,7 +88,7 @@ def read_18(devices):
         here, there = (one.search("mixed", names=(OURS, CL, VL)) for one in (device, first))
         ours = ratios(here[OURS], there[OURS])
         paper = ratios(*(least([times[CL], times[VL]]) for times in (here, there)))
-        parts.append(f"The {device.name} takes {span(ours.values())} times the time of the {first.name} with ours, {span(paper.values())} times with the better "
+        parts.append(f"The {device.title} takes {span(ours.values())} times the time of the {first.title} with ours, {span(paper.values())} times with the better "
                      "of CL and VL")
     return ". ".join(parts) + "."
 
@@ -133,16 +138,25 @@ def tables(device, published):
     if rows := table(header, rows):
         text += ["", "Build, ms, and index in percent of the column:", "", *rows]
     ascending = device.of_data("uniform", "value", "f32", "ascending")
-    rows = [[f"value, f32, ranges by their left bounds: {SYSTEMS[name][0]}", *cells(points)] for name, points in ascending.items()]
+    rows = others_rows("value, f32, ranges by their left bounds", ascending, cells)
     for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
                               ("increasing", "position", "f32")):
         for workload in ("mixed", "small", "medium", "large"):
             found = device.of_data(data, result, key, workload)
             what = f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}"
-            rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
+            rows += others_rows(what, found, cells)
     if rows := table(header, rows):
         text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
     return text + rays(device, published)
+
+
+def others_rows(what, found, cells):
+    """Rows of all systems that were measured with the same queries, and, unless these are ours and VL alone, of the ratio to the next best."""
+    rows = [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
+    if CL in found and OURS in found:
+        next_best = least([points for name, points in found.items() if name != OURS])
+        rows.append([f"{what}, ours: times faster than the next best", *cells(ratios(next_best, found[OURS]), ratio)])
+    return rows
 
 
 # Of pipelines with rays, a title and what a row is.
@@ -175,9 +189,22 @@ def rays(device, published):
             rows.append([f"{workload}: here, best block", *(short(best[n]) if n in best else "-" for n in sizes)])
             rows.append([f"{workload}: the authors' on an A100, best block", *(short(theirs[n]) if n in theirs else "-" for n in sizes)])
             rows.append([f"{workload}: times as long", *(ratio(both[n]) if n in both else "-" for n in sizes)])
+            blocks = best_blocks(device, workload)
+            rows.append([f"{workload}: values of our best block", *(f"2^{blocks[n]}" if n in blocks else "-" for n in sizes)])
+            blocks = published.blocks(workload)
+            rows.append([f"{workload}: values of the authors' best block", *(f"2^{blocks[n]}" if n in blocks else "-" for n in sizes)])
     if rows := table(header, rows):
         text += ["", "RTXRMQ beside its authors' measurements, ns a query:", "", *rows]
     return text
+
+
+def best_blocks(device, workload):
+    """The sizes of the blocks that RTXRMQ is fastest with, as powers of two, by log2 n."""
+    times = {}
+    for name in (RTXRMQ, RTXRMQ + UPDATABLE):
+        for (block, n), time in device.rays(name, workload).items():
+            times.setdefault(n, []).append((time, block.bit_length() - 1))
+    return {n: min(found)[1] for n, found in times.items()}
 
 
 # Kernels as Nsight Compute names them.
@@ -189,34 +216,40 @@ def profiled(rows):
     """What Nsight Compute counted, as lines of Markdown."""
     header = ["a query", "ns", "bytes read", "written", "requests to L2", "L2 hits, %", "L1 hits, %", "warp instructions", "memory, % of peak", "SMs, % of peak"]
     text = []
-    for case in dict.fromkeys((row["workload"], row["log2_n"]) for row in rows):
+    for case in dict.fromkeys((row["workload"], row["log2_n"], row["commit"], row["date"]) for row in rows):
+        workload, n, commit, date = case
         lines = []
         for row in rows:
-            if (row["workload"], row["log2_n"]) == case:
+            if (row["workload"], row["log2_n"], row["commit"], row["date"]) == case:
                 name = next((name for start, name in PROFILED if row["kernel"].startswith(start)), row["kernel"])
                 counts = [short(float(row[column])) for column in ("ns", "read", "written", "requests")]
                 lines.append([name, *counts, row["l2"], row["l1"], short(float(row["instructions"])), row["memory"], row["sm"]])
-        text += ["", f"Counted by Nsight Compute, {case[0]} ranges, 2^{case[1]} values:", "", *table(header, lines)]
+        text += ["", f"Counted by Nsight Compute at commit {commit or 'unknown'}, {date}: {workload} ranges, 2^{n} values", "", *table(header, lines)]
     return text
 
 
 def origin(device):
-    """Where the results of a device are from."""
-    parts, clocks = [], {}
-    for gpu, driver, clock, cpu, commit, date in device.origins:
-        run = (gpu.split(";")[0], driver, cpu.replace(";", ","), commit, date)
-        clocks[run] = max(clocks.get(run, 0), int(clock or 0))
-    for (name, driver, cpu, commit, date), clock in sorted(clocks.items()):
-        if commit.startswith("before"):
-            parts.append(f"{name}, driver {driver}, host {cpu}, {date}, {commit}: of such rows no spread and no clock was kept")
-        elif not name:
-            parts.append(f"The CPU alone: {cpu}; commit {commit or 'unknown'}, {date}")
+    """Where the results of a device are from: each machine, and what it measured at which commit."""
+    machines = {}
+    for (commit, date), rows in sorted(device.runs().items(), key=lambda run: run[0][1], reverse=True):
+        gpu, driver, cpu = (max(row[column] for row in rows) for column in ("gpu", "driver", "cpu"))
+        machine = f"{gpu.split(';')[0] or 'no GPU'}, driver {driver or 'unknown'}, host {cpu.replace(';', ',')}"
+        if commit.startswith(TRANSCRIBED):
+            commit = commit.removeprefix(TRANSCRIBED).split()[0]
+            run = (f"**medians of an earlier run, {date}, transcribed from this page as it was before commit {commit}**. Its raw results were not kept: there is "
+                   "no spread and no clock. What was written since has not been run on this card")
         else:
-            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
+            clock = max(int(row["clock_mhz"] or 0) for row in rows)
+            what, apart = {device.is_of_the_paper(row) for row in rows}, {not row["gpu"] for row in rows}
+            what = "all" if len(what) == 2 else "what the paper measures" if what == {True} else "ranges in order, positions, 8-byte and increasing values"
+            what += " (on the CPU in a run of its own)" if len(apart) == 2 else ""
+            run = f"{what} at commit {commit or 'unknown'}, {date}, multiprocessors at most at {clock} MHz"
+        machines.setdefault(machine, []).append(run)
+    parts = [f"{machine}: {'; '.join(runs)}" for machine, runs in machines.items()]
     spread = device.spread(("search", "queuing", "heat"))
     text = ". ".join(parts) + "."
     if spread:
-        text += f" The slowest round of a cell takes {ratio(spread[1])} times as long as the fastest in the median, at most {ratio(spread[0])} times."
+        text += f" In the median cell the slowest round took {ratio(spread[1])} times as long as the fastest; at most, {ratio(spread[0])} times."
     return text
 
 
@@ -258,9 +291,9 @@ def claim_shape(device, _):
 
 
 def claim_vl(device, _):
-    found = device.search("mixed", names=(CL, VL))
-    untuned = ratios(found.get(CL, {}), found.get(VL, {}))
-    tuned = ratios(device.tuned("VL"), device.tuned("CL"))
+    found = device.search("mixed", names=(CL, VL, ONE_SIDED))
+    untuned = ratios(found.get(CL, {}), least([found.get(VL, {}), found.get(ONE_SIDED, {}), *device.authors("mixed", ("VL",))]))
+    tuned = ratios(device.best_vl(), device.tuned("CL"))
     if not untuned or not tuned:
         return ""
     first = [n for n in tuned if all(tuned[m] > 1 for m in tuned if m >= n)]
@@ -350,9 +383,10 @@ def body(devices, figures, published, folder):
     """The generated part of the page, as lines."""
     lines = []
     for device in devices:
-        lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
+        lines += [f"### {device.title}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
         wrong = sum(int(row["wrong"]) for row in device.all)
-        lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
+        right = "All answers were right" + (", as that page says." if device.is_transcribed else ".")
+        lines += [right if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
     lines += missing(devices) + authors_rays(devices, published)
     lines += ["### Figures", "", "Numbers are the paper's.", ""]
     for number, what, shown in figures:

@@ -19,6 +19,9 @@ NO_SHUFFLES, NO_INTRINSICS = "CL without shuffles", "CL without warp intrinsics"
 # Entries of the level that CL asks by rays in the paper's plots.
 RAY_LEVEL = 64
 
+# How commits begin of rows whose raw results were not kept.
+TRANSCRIBED = "before "
+
 
 def number(row, column):
     return float(row[column] or 0)
@@ -71,7 +74,9 @@ class Device:
         self.name, self.all, self.profile, self.published = name, rows, profile, published
         self.rows = [row for row in rows if (row["key"], row["data"], row["result"]) == ("f32", "uniform", "value")]
         self.reads = [row for row in rows if row["section"] == "reads"]
-        self.origins = {(row["gpu"], row["driver"], row["clock_mhz"], row["cpu"], row["commit"], row["date"]) for row in rows}
+        # Rows without a commit of theirs are medians that an earlier page had.
+        self.is_transcribed = all(row["commit"].startswith(TRANSCRIBED) for row in rows)
+        self.title = f"{name} (earlier run)" if self.is_transcribed else name
 
     def points(self, sections, workload, y, names, rows=None):
         """Points {log2 n: y(row)} by system, in the order of `names`: of several settings the first, of times the least."""
@@ -92,7 +97,7 @@ class Device:
     def of_data(self, data, result, key, workload):
         """Times of columns that are not uniform, or of other results."""
         rows = [row for row in self.all if (row["data"], row["result"], row["key"]) == (data, result, key)]
-        return self.points(("search",), workload, ns, (OURS, CL, VL, LCA), rows)
+        return self.points(("search",), workload, ns, (OURS, CL, VL, ONE_SIDED, LCA), rows)
 
     def heat(self, contender, workload="mixed"):
         """Times {log2 n: {(threads of a group, entries of a chunk): ns}}."""
@@ -101,6 +106,17 @@ class Device:
             if (row["section"], row["contender"], row["workload"]) == ("heat", contender, workload):
                 cells[log2_n(row)][int(row["group"]), int(row["chunk"])] = ns(row)
         return dict(sorted(cells.items()))
+
+    def runs(self):
+        """The runs: {(commit, date): rows}."""
+        found = defaultdict(list)
+        for row in self.all:
+            found[row["commit"], row["date"]].append(row)
+        return found
+
+    def is_of_the_paper(self, row):
+        """Whether a row is of the values, results and ranges that the paper measures."""
+        return (row["key"], row["data"], row["result"]) in (("f32", "uniform", "value"), ("f32", "constant", "value")) and row["workload"] != "ascending"
 
     def tuned(self, contender):
         """The best of the heat map, mixed ranges: {log2 n: ns}."""
@@ -114,6 +130,11 @@ class Device:
     def authors(self, workload, systems):
         """What the authors' programs took on such a device."""
         return [self.published.times(system, self.name, workload) for system in systems]
+
+    def best_vl(self):
+        """The best of VL on mixed ranges, with any parameters, in any form, or the authors': {log2 n: ns}."""
+        found = self.points(("search",), "mixed", ns, (VL, ONE_SIDED, f"{VL} t = 8", f"{VL} t = 64"))
+        return least([*found.values(), self.tuned("VL"), *self.authors("mixed", ("VL",))])
 
     def others(self, workload):
         """The best of all other systems with an index, tuned ones and the authors' programs included: {log2 n: ns}."""
@@ -183,5 +204,12 @@ class Published:
         self.rows = read(path) if path.exists() else []
 
     def times(self, system, gpu, workload="mixed"):
-        found = {log2_n(row): ns(row) for row in self.rows if (row["system"], row["gpu"], row["workload"]) == (system, gpu, workload)}
+        return self.read(system, gpu, workload, ns)
+
+    def blocks(self, workload):
+        """The sizes of the blocks, as powers of two, that RTXRMQ's authors measured those times with: {log2 n: log2 of the size}."""
+        return self.read("RTXRMQ", "A100", workload, lambda row: int(row["source"].rsplit("2^", 1)[1]))
+
+    def read(self, system, gpu, workload, y):
+        found = {log2_n(row): y(row) for row in self.rows if (row["system"], row["gpu"], row["workload"]) == (system, gpu, workload)}
         return dict(sorted(found.items()))

@@ -18,8 +18,8 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, of which the CPU takes
-    /// those up to 28; with `--measure paper` 20,22,24,26,28,30,31,33]
+    /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, on the CPU those
+    /// up to 28; with `--measure paper` 20,22,24,26,28,30,31,33]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
@@ -94,7 +94,7 @@ pub struct Args {
     )]
     pub ray_build: Vec<RayBuild>,
 
-    /// Entries of the level that CL asks by rays, at most, as powers of two
+    /// Entries of the level that CL searches by rays, at most, as powers of two
     #[arg(long, value_delimiter = ',', default_value = "6,10,15", value_parser = clap::value_parser!(u32).range(5..=20))]
     pub ray_level: Vec<u32>,
 

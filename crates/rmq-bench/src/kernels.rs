@@ -84,7 +84,7 @@ pub fn setting((group, chunk): (u32, u32), cutoff: u64) -> Setting {
     }
 }
 
-/// The ways in which the threads of CL work together, of which some answer with values only.
+/// The ways in which the threads of CL work together. Some answer with values only.
 pub fn ways(result: ResultKind) -> Vec<(Cooperation, &'static str)> {
     let mut ways = vec![
         (Cooperation::Queue, "warp-local queuing"),

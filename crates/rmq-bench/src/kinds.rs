@@ -1,4 +1,4 @@
-//! What benchmarks of whole trips are asked for: engines, results, widths of values, numbers of threads.
+//! What benchmarks measure: engines, results, widths of values, numbers of threads.
 
 use clap::ValueEnum;
 use rmq_engine::cuda::rmq::index::KernelOutput;

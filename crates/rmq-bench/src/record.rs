@@ -98,8 +98,7 @@ pub struct Record {
     pub threads: u32,
     /// The time for all queries.
     pub time: Timing,
-    /// The same as the paper's program measures it: by the wall clock, the mean of four launches of which the first is
-    /// cold.
+    /// The same as the paper's program measures it: by the wall clock, the mean of four launches, the first cold.
     pub cold_seconds: Option<f64>,
     pub build_seconds: Option<f64>,
     /// The size of the index without the column.

@@ -65,7 +65,7 @@ fn measure_rays(run: &mut Run) {
     run.machine.push(skipped.to_owned());
 }
 
-/// Opens the device for measurements of single kernels, if it is wanted and there is one, and describes it.
+/// Opens the device for measurements of single kernels, if one is selected and there is one, and describes it.
 fn open_lab(run: &mut Run) -> Option<Lab> {
     if !run.args.uses(EngineKind::Cuda) {
         return None;

@@ -39,6 +39,7 @@ namespace limit_kernels {
 #define ADD_HEAT(G, C) \
   ADD(heat_map_kernels, paper_coalesced_u32_g##G##_c##C##_p32_value) ADD(heat_map_kernels, paper_multi_load_u32_g##G##_c##C##_p32_value)
 #define ADD_HEATS(G) ADD_HEAT(G, 32) ADD_HEAT(G, 64) ADD_HEAT(G, 128)
+#define ADD_RANDOM(G) ADD(limit_kernels, limit_random_segments_g##G) ADD(limit_kernels, limit_random_same_g##G)
 #define ADD_BASELINES                                                                                                  \
   ADD_PAPER(u32) ADD_PAPER(u64)                                                                                        \
   ADD_HEATS(1) ADD_HEATS(2) ADD_HEATS(4) ADD_HEATS(8) ADD_HEATS(16) ADD_HEATS(32)                                      \
@@ -51,4 +52,6 @@ namespace limit_kernels {
   ADD(tour_kernels, tour_walk) ADD(tour_kernels, tour_offsets) ADD(tour_kernels, tour_places) ADD(tour_kernels, tour_steps)  \
   ADD(tour_kernels, tour_numbers) ADD(tour_kernels, tour_ascendants) ADD(tour_kernels, tour_nodes_of) ADD(tour_kernels, tour_ancestors) \
   ADD(limit_kernels, limit_values) ADD(limit_kernels, limit_reads_b128_p32) ADD(limit_kernels, limit_reads_b128_p64) \
- ADD(limit_kernels, limit_queries_p32) ADD(limit_kernels, limit_queries_p64)
+  ADD(limit_kernels, limit_queries_p32) ADD(limit_kernels, limit_queries_p64) ADD(limit_kernels, limit_copy)           \
+  ADD_RANDOM(1) ADD_RANDOM(2) ADD_RANDOM(4) ADD_RANDOM(8) ADD_RANDOM(16) ADD_RANDOM(32) ADD_RANDOM(64) ADD_RANDOM(128) \
+  ADD_RANDOM(256)

@@ -150,8 +150,8 @@ impl Lab {
             let value = answers.values.address() + (i * column.key_bytes) as u64;
             let position = answers.positions.address() + i as u64 * 8;
             let threads = (end - first).min(1 << 20);
-            // SAFETY: ranges are within the column; arguments are those of the two kernels, of which the second follows
-            // the first on the stream.
+            // SAFETY: ranges are within the column; arguments are those of the two kernels, and the second follows the
+            // first on the stream.
             unsafe {
                 let (column, from, to) = (argument(&values), argument(&first), argument(&end));
                 let value = argument(&value);

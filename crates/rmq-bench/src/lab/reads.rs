@@ -20,9 +20,9 @@ const READS: u32 = 16;
 /// What the threads of a group read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPattern {
-    /// Neighbouring words, at a random place for each group.
+    /// Neighbouring words, at a random position for each group.
     Segments,
-    /// All the same word, at a random place for each group.
+    /// All the same word, at a random position for each group.
     SameAddress,
 }
 
@@ -41,26 +41,45 @@ impl Lab {
         (pattern, group): (ReadPattern, u32),
         rounds: u32,
     ) -> Result<Timing, EngineError> {
-        assert!(bytes <= memory.bytes());
+        let out = self.allocate(4)?;
+        let time = self.time(rounds, || {
+            self.read_at_random(memory, bytes, (pattern, group), THREADS, &out)
+        })?;
+        Ok(time.divided_by(f64::from(THREADS) * f64::from(READS)))
+    }
+
+    /// Launches random reads, without waiting for them. Where all words that a thread reads are `u32::MAX`, the first
+    /// word of `out` becomes its number.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If `memory` has fewer than `bytes`, or `out` has no word.
+    pub(super) fn read_at_random(
+        &self,
+        memory: &DeviceMemory,
+        bytes: usize,
+        (pattern, group): (ReadPattern, u32),
+        threads: u32,
+        out: &DeviceMemory,
+    ) -> Result<(), EngineError> {
+        assert!(bytes <= memory.bytes() && out.bytes() >= 4);
         let kind = match pattern {
             ReadPattern::Segments => "segments",
             ReadPattern::SameAddress => "same",
         };
         let kernel = self.limit(&format!("limit_random_{kind}_g{group}"))?;
-        let out = self.allocate(4)?;
         let (data, out) = (memory.address(), out.address());
         let segments = (bytes / 4 / group as usize) as u32;
-        let time = self.time(rounds, || {
-            let arguments = [
-                argument(&data),
-                argument(&segments),
-                argument(&READS),
-                argument(&out),
-            ];
-            // SAFETY: the segments are within the memory; arguments are those of `limit_random`.
-            unsafe { self.stream.launch(kernel, THREADS.into(), arguments) }
-        })?;
-        Ok(time.divided_by(f64::from(THREADS) * f64::from(READS)))
+        let arguments = [
+            argument(&data),
+            argument(&segments),
+            argument(&READS),
+            argument(&out),
+        ];
+        // SAFETY: the segments are within the memory; arguments are those of `limit_random`.
+        unsafe { self.stream.launch(kernel, threads.into(), arguments) }
     }
 
     /// Allocates memory for random reads, as much as is good or a quarter of what is free.

@@ -11,6 +11,7 @@ use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::{DeviceQueries, KernelUnderTest};
 use super::limit::Ranges;
 use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
+use super::reads::ReadPattern;
 use super::tour::TourTime;
 
 /// Opens the first device; `None` if there is none.
@@ -449,6 +450,39 @@ fn sorted_bounds_ascend() {
     expected.sort_unstable();
     lab.sort(&bounds, &column).expect("the device works");
     assert_eq!(pairs(), expected);
+}
+
+/// Figure 4: threads of a group read neighbouring words of a segment, or all of them its first word.
+#[test]
+fn random_reads_are_of_the_words_that_figure_4_names() {
+    const WORDS: u32 = 1 << 14;
+    const UNTOUCHED: u32 = u32::MAX - 1;
+    let Some(lab) = open() else { return };
+    for group in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+        for marked in [0, group - 1] {
+            // In each segment, one word is the greatest. A thread that has read nothing else says so.
+            let word = |i| if i % group == marked { u32::MAX } else { 0 };
+            let words: Vec<u8> = (0..WORDS).flat_map(|i| word(i).to_le_bytes()).collect();
+            let memory = upload(&lab, &words);
+            for pattern in [ReadPattern::Segments, ReadPattern::SameAddress] {
+                let out = upload(&lab, &UNTOUCHED.to_le_bytes());
+                let what = (pattern, group);
+                lab.read_at_random(&memory, words.len(), what, 1 << 10, &out)
+                    .expect("the device works");
+                let found = lab.words(&out, 1).expect("the device works")[0];
+                if pattern == ReadPattern::SameAddress && marked != 0 {
+                    assert_eq!(found, UNTOUCHED, "{what:?}");
+                } else {
+                    assert!(found < 1 << 10, "{what:?}, word {marked}: {found}");
+                    let lane = found % group;
+                    assert!(
+                        pattern == ReadPattern::SameAddress || lane == marked,
+                        "{what:?}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl<'v> RayColumn<'v> {
         })
     }
 
-    /// Builds the levels of CL, of which the highest has at most `cutoff` entries, for a pipeline without rays.
+    /// Builds the levels of CL, up to one of at most `cutoff` entries, for a pipeline without rays.
     pub fn levels_alone(&self, cutoff: u32) -> Result<RaySearch<'v>, VulkanError> {
         let measured = Measured::begin(self.vulkan);
         let (levels, times) = self.levels(&self.values, cutoff)?;
@@ -222,7 +222,7 @@ impl<'v> RayColumn<'v> {
         })
     }
 
-    /// Builds the levels of CL, of which the highest has at most `cutoff` entries, each with a triangle.
+    /// Builds the levels of CL, up to one of at most `cutoff` entries, each with a triangle.
     pub fn levels_with_rays(
         &self,
         planes: &Planes,
