@@ -92,7 +92,7 @@ fn volatility(expr: &Expr) -> Volatility {
     }
 }
 
-/// The error, a text, of the expression of which `expr` is the [`value_or_null`]; `None` if it is not.
+/// The error, a text, of an expression whose [`value_or_null`] is `expr`; `None` if `expr` is none.
 pub(crate) fn error_or_null(expr: &Expr) -> Option<Expr> {
     let Expr::ScalarFunction(call) = expr else {
         return None;

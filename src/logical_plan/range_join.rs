@@ -47,7 +47,7 @@ pub struct RangeJoinSpec<E> {
     pub on: Vec<(E, E)>,
     /// The range key, over the build side. NULL matches nothing.
     pub key: E,
-    /// The comparisons of the range key with bounds over the probe side, all of which must hold.
+    /// The comparisons of the range key with bounds over the probe side. All must hold.
     pub bounds: Vec<(Comparison, E)>,
     /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or
     /// before the only lower bound, unless a bound is NULL or the lower bound is above an upper one.

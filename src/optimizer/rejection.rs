@@ -139,7 +139,7 @@ impl Display for RejectedSubquery {
 const MAX_SUBQUERY: usize = 240;
 
 /// The rejected subqueries of the statements that a session is planning, in the configuration of its optimizer. A
-/// statement is known by its generator of aliases, of which each has its own.
+/// statement is known by its generator of aliases: each has its own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RejectionLog(Arc<Mutex<Vec<Statement>>>);
 

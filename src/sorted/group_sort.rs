@@ -73,8 +73,8 @@ pub(crate) fn sort_groups<K: RadixKey>(
         None => encoding.encode(chunked.get(position)),
     };
     let key_ranges = KeyRanges::choose(key, starts, &unsorted);
-    // Each part counts its rows of each range, and has the next position of each while it moves values. With so many
-    // groups that this takes more than the rows, large ones stay whole.
+    // Each part counts its rows of each range, and has the next position of each while it moves values. Where this
+    // takes more memory than the rows, as with many groups, large ones stay whole.
     let counts = 3 * workers.threads() * key_ranges.num_ranges();
     let partition = if key_ranges.are_groups() || counts > 4 * rows {
         None
@@ -443,7 +443,7 @@ mod tests {
             }),
         ];
         let many_groups = vec![17; 5000];
-        // With so many groups large ones stay whole if there are threads: offsets in 17 bits, and exactly 16.
+        // With this many groups large ones stay whole if there are threads: offsets in 17 bits, and exactly 16.
         let whole = [vec![1; 100_000], vec![(1 << 16) + 1, 1 << 16]].concat();
         // Ranges in more than 16 bits.
         let many_ranges = [vec![1; 70_000], vec![5 * RANGE_ROWS]].concat();

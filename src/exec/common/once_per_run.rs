@@ -197,7 +197,7 @@ pub(crate) struct OncePerRun<T> {
     is_one_run: bool,
 }
 
-/// A run of which not all partitions have been executed.
+/// A run whose partitions have not all been executed.
 struct OpenRun<T> {
     context: Weak<TaskContext>,
     executed: Vec<bool>,

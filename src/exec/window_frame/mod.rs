@@ -22,8 +22,8 @@
 //!    that later frames can still reach.
 //!
 //! Each row is looked at a constant number of times, however long the frames are, because as many rows are read as are
-//! kept. Memory: the rows of the longest frame, twice. The memory pool is told, and never asked: DataFusion's operators
-//! have the same rows.
+//! kept. Memory: the rows of the longest frame, twice. The memory pool is told, and cannot refuse: DataFusion's
+//! operators have the same rows.
 //!
 //! The order of the output and its other properties are those of DataFusion's operator, which this one has within it.
 //!

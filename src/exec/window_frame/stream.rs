@@ -38,7 +38,7 @@ pub(crate) struct FrameStream {
 }
 
 impl FrameStream {
-    /// The rows of `input` with the values of the calls, of which there is one or more.
+    /// The rows of `input` with the values of the calls, one or more.
     pub(crate) fn new(
         input: SendableRecordBatchStream,
         schema: SchemaRef,

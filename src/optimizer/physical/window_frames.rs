@@ -65,7 +65,7 @@ enum Window<'a> {
 impl<'a> Window<'a> {
     fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
         if let Some(window) = plan.downcast_ref::<BoundedWindowAggExec>() {
-            // Otherwise the rows of a group do not follow one another; and someone wants to see each accumulator.
+            // Otherwise the rows of a group do not follow one another; and an observer sees each accumulator.
             let is_sorted = window.input_order_mode == InputOrderMode::Sorted;
             let is_plain = is_sorted && window.state_observer().is_none();
             return is_plain.then_some(Self::Bounded(window));

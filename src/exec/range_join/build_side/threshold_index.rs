@@ -1,5 +1,5 @@
-//! The index on the values that a join of rows compares with thresholds, built once the ranges have so many rows that
-//! it pays.
+//! The index on the values that a join of rows compares with thresholds, built once the ranges have enough rows for it
+//! to pay.
 //!
 //! It is made of the sorted columns that the further conditions of the join need anyway. Without it, ranges are
 //! filtered row by row. So a join whose ranges have few rows spends nothing on it, nor does one for which memory is

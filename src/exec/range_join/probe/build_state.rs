@@ -1,4 +1,4 @@
-//! The state of a build side once its rows are collected: where they are, and what can be asked of them.
+//! The state of a build side once its rows are collected: where they are, and how they answer probe rows.
 //!
 //! ```text
 //!                   ┌─▶ Deferred ──▶ Sorted           few probe rows need no sort; for more it is built as others are

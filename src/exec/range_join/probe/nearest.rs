@@ -357,7 +357,7 @@ impl RowSearch {
         }
     }
 
-    /// Whether so many candidates have been evaluated that the index may find the next ones sooner.
+    /// Whether enough candidates have been evaluated for the index to find the next ones sooner.
     fn is_long(&self) -> bool {
         self.read >= MANY_CANDIDATES
     }

@@ -499,7 +499,7 @@ impl ProbePartition {
         self.append_columns(&batch, &aggregates)
     }
 
-    /// Appends aggregates to several batches, of which they have all rows, as [`Self::append_aggregates`] does to one.
+    /// Appends aggregates of all rows of several batches to these, as [`Self::append_aggregates`] does to one batch.
     pub(crate) fn append_to_batches(
         &self,
         batches: &[RecordBatch],

@@ -65,7 +65,7 @@ pub(crate) struct SpilledRows {
 }
 
 impl SpilledRows {
-    /// Reads the batches that were written, `is_ahead` also before they are asked for.
+    /// Reads the batches that were written; if `is_ahead`, before the consumer polls for them.
     pub(crate) fn read(&self, is_ahead: bool) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let (manager, file) = (&self.files.manager, Arc::clone(&self.file));
         let stream = if is_ahead {

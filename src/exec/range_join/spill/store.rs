@@ -59,8 +59,8 @@ impl SpillStore {
         )
     }
 
-    /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several
-    /// that can each be built in the memory for a run.
+    /// Appends consecutive rows, the first at position `first_row`, to `runs`: as one run, or as several that can each
+    /// be built in the memory for a run.
     pub(crate) async fn write(
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,

@@ -2,7 +2,7 @@
 
 use super::chunks::{BitmapChunks, SliceChunks, bits_of};
 use crate::cuda::key::CudaKey;
-use crate::{Column, Comparison, Encoding, RangeJoinProbe};
+use crate::{Column, Comparison, Encoding, EngineError, RangeJoinProbe};
 
 /// A batch as it is read for the device.
 #[derive(Debug)]
@@ -26,24 +26,32 @@ pub struct ProbeBound<'a, K> {
 
 impl<'a, K: CudaKey> ProbeBatch<'a, K> {
     /// Reads a checked batch whose bounds have this width.
-    pub fn new(probe: &'a RangeJoinProbe<'_>) -> Self {
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] if a bound has another width.
+    pub fn try_new(probe: &'a RangeJoinProbe<'_>) -> Result<Self, EngineError> {
         let bounds = probe.bounds.iter().map(|(comparison, bound)| {
-            let chunks = K::chunks(bound).unwrap_or_default();
-            ProbeBound {
+            let chunks = K::chunks(bound).ok_or_else(|| {
+                let bits = 8 * size_of::<K>();
+                EngineError::Invalid(format!(
+                    "a bound of a range does not have {bits} bits, as the keys"
+                ))
+            })?;
+            Ok(ProbeBound {
                 comparison: *comparison,
                 bits: bits_of(chunks),
                 valid: BitmapChunks::of_column(chunks),
                 encoding: chunks
                     .first()
                     .map_or_else(Encoding::unsigned, Column::encoding),
-            }
+            })
         });
         let ids = probe.groups.as_ref();
-        Self {
+        Ok(Self {
             rows: probe.rows,
             ids: ids.map(|ids| SliceChunks::new(ids.iter().copied())),
-            bounds: bounds.collect(),
+            bounds: bounds.collect::<Result<_, EngineError>>()?,
             prevailing: probe.prevailing,
-        }
+        })
     }
 }

@@ -98,7 +98,7 @@ pub struct StagedColumn<'a> {
     pub values: CUdeviceptr,
     /// A bit per row; none without NULLs.
     pub valid: Option<CUdeviceptr>,
-    /// The row at each place; null if rows came in order.
+    /// The row at each position; null if rows came in order.
     pub order: CUdeviceptr,
     /// The rows that are in a group: one or more.
     pub rows: u64,

@@ -58,7 +58,7 @@ struct SumTree {
     n: u64,
 }
 
-/// The values that blocks can't contain: NaN, infinities, and values of which a few overflow.
+/// The values that blocks can't contain: NaN, infinities, and values so large that the sum of a few overflows.
 #[derive(Debug)]
 struct Outliers {
     /// A bit for each row, and the set bits before each word.
@@ -68,7 +68,7 @@ struct Outliers {
     huge: SumTree,
 }
 
-/// Values in sorted order, of which no sums are built yet.
+/// Values in sorted order, before their sums are built.
 #[derive(Debug)]
 pub struct GatheredFloats {
     values: DeviceMemory,
@@ -204,7 +204,7 @@ impl GatheredFloats {
 }
 
 impl Outliers {
-    /// Moves `count` outliers out of `n` values, of which zeros are left. Waits for that.
+    /// Moves `count` outliers out of `n` values and leaves zeros. Waits for that.
     fn take_out(
         work: &Work<'_>,
         values: &DeviceMemory,

@@ -18,7 +18,7 @@ use crate::{
     RangeJoinOutput, RangeJoinProbe, RangeJoinTimes,
 };
 
-/// A build side of which each device has a replica.
+/// A build side with a replica on each device.
 pub struct CudaRangeJoin {
     key_bytes: usize,
     has_groups: bool,
@@ -94,9 +94,9 @@ impl CudaRangeJoin {
             .map(|shape| shape.allocate(probe.rows, pinned));
         let mut outputs: Vec<_> = outputs.collect();
         match key_bytes {
-            4 => answer(&plan, &ProbeBatch::<u32>::new(probe), &mut outputs)?,
-            8 => answer(&plan, &ProbeBatch::<u64>::new(probe), &mut outputs)?,
-            _ => answer(&plan, &ProbeBatch::<u128>::new(probe), &mut outputs)?,
+            4 => answer(&plan, &ProbeBatch::<u32>::try_new(probe)?, &mut outputs)?,
+            8 => answer(&plan, &ProbeBatch::<u64>::try_new(probe)?, &mut outputs)?,
+            _ => answer(&plan, &ProbeBatch::<u128>::try_new(probe)?, &mut outputs)?,
         }
         Ok(outputs)
     }

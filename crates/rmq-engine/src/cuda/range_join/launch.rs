@@ -285,7 +285,7 @@ impl Launch<'_> {
         unsafe { self.run_on(self.ranges(), kernel, arguments) }
     }
 
-    /// Sums ranges; `error` asks for the rounding errors of sums of floats.
+    /// Sums ranges; with `error`, the rounding errors of sums of floats.
     unsafe fn sum(
         &self,
         column: &DeviceColumn,

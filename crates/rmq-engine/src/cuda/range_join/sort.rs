@@ -36,9 +36,9 @@ const KEYS_A_THREAD: u64 = 16;
 /// The rows of a build side in sorted order.
 #[derive(Debug)]
 pub struct SortedOrder {
-    /// The row at each place; `None` if rows came in order.
+    /// The row at each position; `None` if rows came in order.
     pub order: Option<DeviceMemory>,
-    /// The first place of each group, and the end of the last one.
+    /// The first position of each group, and the end of the last one.
     pub starts: DeviceMemory,
     /// The rows that are in a group, which come first.
     pub rows: u64,
@@ -51,7 +51,7 @@ impl SortedOrder {
     }
 }
 
-/// Sorts the rows, of which there is at least one.
+/// Sorts the rows, one or more.
 ///
 /// # Errors
 /// [`EngineError::Stopped`], and those of the device.
@@ -126,7 +126,7 @@ unsafe fn order_rows<K: CudaKey>(
     }
 }
 
-/// Returns how places are out of order.
+/// Returns how positions are out of order.
 unsafe fn check<K: CudaKey>(
     work: &mut Work<'_>,
     rows: &DeviceRows,

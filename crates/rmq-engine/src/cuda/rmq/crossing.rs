@@ -185,15 +185,15 @@ fn clip<B: Bound + DeviceValue, K>(
     (left_offset, right_offset): (usize, usize),
 ) {
     let m = chunk.left.len();
-    // The two parts of the block as one slice, of which the middle is padding.
+    // The two parts of the block as one slice, whose middle is padding.
     let padded = (right_offset - left_offset) / size_of::<B>();
     let bounds = to.slice_mut::<B>(left_offset, padded + m);
     let (to_left, to_right) = bounds.split_at_mut(padded);
     clip_bounds::clip(chunk.left, chunk.right, rows, &mut to_left[..m], to_right);
 }
 
-/// Waits for the searches that [`CrossingKernel::send`] enqueued, and writes their results to those of `queries`, the
-/// first of which is a multiple of 64.
+/// Waits for the searches that [`CrossingKernel::send`] enqueued, and writes their results to those of `queries`,
+/// whose start is a multiple of 64.
 fn receive(
     buffers: &mut BatchBuffers,
     queries: Range<usize>,

@@ -22,7 +22,7 @@ use crate::{
     RangeIndex,
 };
 
-/// An index of which each device has a replica.
+/// An index with a replica on each device.
 pub struct CudaIndex<K> {
     rows: usize,
     encoding: Encoding<K>,

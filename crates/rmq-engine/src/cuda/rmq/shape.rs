@@ -20,14 +20,14 @@ pub struct Shape {
 const WIDE_CHUNKS_FROM: u64 = 1 << 24;
 
 /// Groups of threads read the levels of longer columns, whose level 1 has more bytes. A thread alone reads 128 bytes of
-/// it in several loads, each of which waits for the device's memory: small ranges of 2^33 values of 4 bytes (1 GiB of
+/// it in several loads, and waits for the device's memory in each: small ranges of 2^33 values of 4 bytes (1 GiB of
 /// level 1) took 0.120 ns, by groups 0.068. With 2^30 values (128 MiB) they took 0.047 ns, by groups 0.053; in the L2
 /// cache, threads are faster by a third and more.
 const MAX_LEVEL_1_FOR_THREADS: u64 = 128 << 20;
 
-/// The same for wider keys, of which fewer threads fit on a multiprocessor to wait for memory: what the L2 cache may
-/// hold. Positions of mixed ranges of 2^28 values of 8 bytes (128 MiB) took 0.0576 ns by threads, and 0.0517 by groups;
-/// small ranges, 0.0815 and 0.0849. `rmq-bench --measure heat` has both.
+/// The same for wider keys, whose kernels have fewer threads on a multiprocessor to wait for memory: what the L2 cache
+/// may hold. Positions of mixed ranges of 2^28 values of 8 bytes (128 MiB) took 0.0576 ns by threads, and 0.0517 by
+/// groups; small ranges, 0.0815 and 0.0849. `rmq-bench --measure heat` has both.
 const MAX_WIDE_LEVEL_1_FOR_THREADS: u64 = 64 << 20;
 
 impl Shape {

@@ -194,7 +194,7 @@ impl PartialAggregates {
     }
 
     /// Merges the partial aggregates of a part of a run, whose first row has this position. They are those of the probe
-    /// rows `selected`, or of all, of which those `matched` match the part.
+    /// rows `selected`, or of all; those `matched` among these match the part.
     pub(crate) fn merge(
         &mut self,
         plan: &MergePlan,

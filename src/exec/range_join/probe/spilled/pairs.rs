@@ -20,7 +20,7 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
 
-/// Marks the rows of a run that have matched in a part of it. The last row column has their places in the run.
+/// Marks the rows of a run that have matched in a part of it. The last row column has their positions in the run.
 pub(crate) fn mark_in_run(
     here: &MatchedRows,
     of_run: &MatchedRows,

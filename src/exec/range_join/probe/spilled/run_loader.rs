@@ -28,7 +28,7 @@ pub(crate) struct RunLoader {
     memory: Arc<RetainingPool>,
     /// Memory that is retained between runs.
     retained_bytes: usize,
-    /// Whether the last row column is the place of each row in its run.
+    /// Whether the last row column is the position of each row in its run.
     has_row_numbers: bool,
     metrics: BuildMetrics,
     threads: usize,
@@ -36,7 +36,7 @@ pub(crate) struct RunLoader {
 
 impl RunLoader {
     /// A loader that builds the aggregates of `columns`, which may have the range key as the argument after the values.
-    /// If rows are marked, another row column is the place of each row in its run.
+    /// If rows are marked, another row column is the position of each row in its run.
     pub(crate) fn new(
         mut columns: BuildColumns,
         builder: &BuildSideBuilder,
@@ -130,7 +130,7 @@ impl RunLoader {
         Ok((batches, size))
     }
 
-    /// Sorts and indexes batches of this size, with so many rows of the run before them.
+    /// Sorts and indexes batches of this size, with this many rows of the run before them.
     async fn build(
         &self,
         batches: &[RecordBatch],
@@ -152,7 +152,7 @@ impl RunLoader {
         Ok(Arc::new(built))
     }
 
-    /// Appends the range key as a value column, and the row numbers if they are wanted.
+    /// Appends the range key as a value column, and the row numbers if they are needed.
     fn append_columns(
         &self,
         batches: &[RecordBatch],

@@ -17,7 +17,7 @@ pub(crate) struct RunSet {
     first: usize,
     /// Which run rows with some equality keys are in, if it is one. The number of runs stands for none.
     pub(crate) routing: Option<Routing>,
-    /// Which rows of each run have matched, by their place in the run; empty if the join returns nothing by that.
+    /// Which rows of each run have matched, by their position in the run; empty if the join returns nothing by that.
     matched: Vec<MatchedRows>,
 }
 

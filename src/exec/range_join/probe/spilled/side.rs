@@ -118,7 +118,7 @@ impl SpilledSide {
         Arc::clone(&self.runs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The runs for the next probe rows of a partition: divided by hashes if it wants that, or if a partition before it
+    /// The runs for the next probe rows of a partition: divided by hashes if it needs that, or if a partition before it
     /// did. All partitions have to mark rows of the same runs, so the first one decides for the others then.
     pub(crate) async fn runs_for(self: &Arc<Self>, wants_division: bool) -> Result<Arc<RunSet>> {
         let is_divided = if self.columns.marks_rows {
