@@ -46,6 +46,10 @@ pub struct RmqOptions {
     pub range_joins: RangeJoinChoice,
     /// How range joins divide their build side.
     pub join_mode: JoinModeChoice,
+    /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it. Then
+    /// joins of the mode `Auto` state what a task needs.
+    #[doc(hidden)]
+    pub is_divided: bool,
 }
 
 impl Default for RmqOptions {
@@ -60,6 +64,7 @@ impl Default for RmqOptions {
             device_memory_limit: None,
             range_joins: RangeJoinChoice::Auto,
             join_mode: JoinModeChoice::Auto,
+            is_divided: false,
         }
     }
 }
@@ -107,7 +112,8 @@ const HELP: [(&str, &str); 9] = [
     (
         "rmq.join_mode",
         "Whether the searched side of a range join is built once and 'shared' by all partitions, is 'collected' first, which engines \
-         that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared'",
+         that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared' \
+         on one machine and one of the others on several",
     ),
 ];
 
@@ -298,7 +304,7 @@ impl Display for RangeJoinChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum JoinModeChoice {
-    /// The faster one on one machine: `Shared`.
+    /// The faster one: `Shared` on one machine. Engines for several machines choose between the others.
     #[default]
     Auto,
     /// One build side for all partitions.

@@ -4,6 +4,7 @@
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -32,6 +33,7 @@ use datafusion::physical_plan::union::UnionExec;
 
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::index::catalog::SentRows;
 use crate::index::version::Version;
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
@@ -203,6 +205,17 @@ impl PlanKey {
     }
 }
 
+impl SentRows for PlanKey {
+    fn is_same(&self, other: &dyn SentRows) -> bool {
+        (other as &dyn Any).downcast_ref() == Some(self)
+    }
+
+    fn is_of_same_plan(&self, other: &dyn SentRows) -> bool {
+        let other = (other as &dyn Any).downcast_ref::<Self>();
+        other.is_some_and(|other| Self::is_of_same_plan(self, other))
+    }
+}
+
 impl<'a> Scans<'a> {
     /// What a plan scans; nothing if it can't be compared.
     pub(crate) fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Self {
@@ -211,14 +224,24 @@ impl<'a> Scans<'a> {
             .unwrap_or_default()
     }
 
-    /// The version of what is scanned; `None` if it has no row that would tell it from others.
+    /// Whether files are scanned and nothing else.
+    pub(crate) fn are_files(&self) -> bool {
+        self.memory.is_empty() && !self.files.is_empty()
+    }
+
+    /// The version of what is scanned; `None` if it has no row that would tell it from others. `whose` tells in errors
+    /// which scan it is: "of a range join".
     ///
     /// # Errors
     /// An execution error if a file is gone or has changed since the scan was planned.
-    pub(crate) async fn version(&self, context: &TaskContext) -> Result<Option<Version>> {
+    pub(crate) async fn version(
+        &self,
+        whose: &str,
+        context: &TaskContext,
+    ) -> Result<Option<Version>> {
         let mut files = vec![];
         for scan in &self.files {
-            files.extend(file_versions("of a range join", scan, context).await?);
+            files.extend(file_versions(whose, scan, context).await?);
         }
         let batches = self.memory.iter().flat_map(|(memory, columns)| {
             let batches = memory.partitions().iter().flatten();

@@ -140,7 +140,7 @@ impl BuildSideKeeper {
 
 /// The version of what is scanned, if it can be told. That a file is gone is for its scan to say.
 async fn version(scans: &Scans<'_>, context: &TaskContext) -> Option<Version> {
-    let version = scans.version(context).await;
+    let version = scans.version("of a range join", context).await;
     version.unwrap_or_else(|error| {
         log::debug!("the rows of a range join are not kept: {error}");
         None
