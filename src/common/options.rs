@@ -46,8 +46,8 @@ pub struct RmqOptions {
     pub range_joins: RangeJoinChoice,
     /// How range joins divide their build side.
     pub join_mode: JoinModeChoice,
-    /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it. Then
-    /// joins of the mode `Auto` state what a task needs.
+    /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it.
+    /// Then joins of the mode `Auto` state what a task needs.
     #[doc(hidden)]
     pub is_divided: bool,
 }
