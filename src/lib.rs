@@ -116,7 +116,7 @@ pub mod physical_plan {
 #[doc(hidden)]
 pub mod parts {
     pub use crate::exec::common::note::NoteExec;
-    pub use crate::exec::common::ordered_rows::OrderedRowsExec;
+    pub use crate::exec::common::ordered_rows::{OrderedRowsExec, has_all_rows};
     pub use crate::exec::range_join::pair_distance::PairDistance;
     pub use crate::exec::range_join::parts::RangeJoinParts;
     pub use crate::exec::range_join::row_join::RowJoin;

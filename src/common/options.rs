@@ -48,6 +48,10 @@ pub struct RmqOptions {
     pub join_mode: JoinModeChoice,
     /// The schema of the default catalog whose tables are the indexes that CREATE INDEX has named.
     pub index_schema: String,
+    /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it.
+    /// Then joins of the mode `Auto` state what a task needs.
+    #[doc(hidden)]
+    pub is_divided: bool,
 }
 
 impl Default for RmqOptions {
@@ -63,6 +67,7 @@ impl Default for RmqOptions {
             range_joins: RangeJoinChoice::Auto,
             join_mode: JoinModeChoice::Auto,
             index_schema: "rmq".to_string(),
+            is_divided: false,
         }
     }
 }
@@ -110,7 +115,8 @@ const HELP: [(&str, &str); 10] = [
     (
         "rmq.join_mode",
         "Whether the searched side of a range join is built once and 'shared' by all partitions, is 'collected' first, which engines \
-         that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared'",
+         that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared' \
+         on one machine and one of the others on several",
     ),
     (
         "rmq.index_schema",
@@ -318,7 +324,7 @@ impl Display for RangeJoinChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum JoinModeChoice {
-    /// The faster one on one machine: `Shared`.
+    /// The faster one: `Shared` on one machine. Engines for several machines choose between the others.
     #[default]
     Auto,
     /// One build side for all partitions.

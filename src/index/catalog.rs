@@ -41,12 +41,58 @@ pub(crate) trait KeptRows: Any + Debug + Send + Sync {
     fn bytes(&self) -> usize;
 }
 
+/// A plan of rows that another process has sent: there is no table of the session that would tell what they are.
+pub(crate) trait SentRows: Any + Debug + Send + Sync {
+    /// Whether both are the same rows in the same order, if what is scanned has the same version.
+    fn is_same(&self, other: &dyn SentRows) -> bool;
+
+    /// Whether both are the same, except for what is scanned.
+    fn is_of_same_plan(&self, other: &dyn SentRows) -> bool;
+}
+
 /// The key of a cached index: the column, the direction and the engine.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub(crate) struct IndexKey {
     pub(crate) column: ColumnRef,
+    /// Of the rows of this plan; `None` for a table of the session.
+    pub(crate) plan: Option<Arc<dyn SentRows>>,
     pub(crate) extreme: Extreme,
     pub(crate) target: Target,
+}
+
+impl IndexKey {
+    fn is_same(&self, other: &Self) -> bool {
+        self.is_as(other, |a, b| a.is_same(b))
+    }
+
+    /// Whether an index of this version takes the place of that of an older one.
+    fn succeeds(&self, version: &Version, (older, old_version): (&Self, &Version)) -> bool {
+        let is_later = self.plan.is_none() || version.may_succeed(old_version);
+        is_later && self.is_as(older, |a, b| a.is_of_same_plan(b))
+    }
+
+    fn is_as(&self, other: &Self, is_as: impl Fn(&dyn SentRows, &dyn SentRows) -> bool) -> bool {
+        let is_plan_as = match (&self.plan, &other.plan) {
+            (Some(plan), Some(other)) => is_as(plan.as_ref(), other.as_ref()),
+            (None, None) => true,
+            _ => false,
+        };
+        let key = (&self.column, self.extreme, &self.target);
+        is_plan_as && key == (&other.column, other.extreme, &other.target)
+    }
+
+    /// Whether it is that of the column of a named index.
+    fn is_of(&self, named: &NamedIndex) -> bool {
+        self.plan.is_none() && named.is_of(&self.column)
+    }
+
+    /// The name of the table in `rmq_indexes()`.
+    fn table(&self) -> String {
+        match self.plan {
+            Some(_) => self.column.table.to_string(),
+            None => self.column.table_reference().to_string(),
+        }
+    }
 }
 
 /// An index and the memory reserved for it, which is released when the last user drops it.
@@ -199,7 +245,7 @@ impl Entries {
     fn index(&self, key: &IndexKey) -> Option<(&Entry, &Arc<ReservedIndex>)> {
         self.all.iter().find_map(|entry| {
             let (known, reserved) = entry.item.index()?;
-            (known == key).then_some((entry, reserved))
+            known.is_same(key).then_some((entry, reserved))
         })
     }
 
@@ -208,8 +254,8 @@ impl Entries {
         self.all.extract_if(.., |entry| matches(entry)).collect()
     }
 
-    /// Removes the least recently used of the items without a name that `matches` selects. Its memory is released when its last user
-    /// drops it.
+    /// Removes the least recently used of the items without a name that `matches` selects. Its memory is released when
+    /// its last user drops it.
     fn evict(&mut self, matches: impl Fn(&Item) -> bool) -> Option<Entry> {
         let entries = self.all.iter().enumerate();
         let oldest = entries
@@ -249,8 +295,8 @@ impl Entries {
     }
 
     /// The name of the index of a column.
-    fn name_of(&self, column: &ColumnRef) -> Option<String> {
-        let named = self.named.iter().find(|named| named.is_of(column))?;
+    fn name_of(&self, key: &IndexKey) -> Option<String> {
+        let named = self.named.iter().find(|named| key.is_of(named))?;
         Some(named.name.clone())
     }
 
@@ -408,7 +454,7 @@ impl IndexCatalog {
         let mut entries = self.lock();
         let found = entries.hit(|entry| {
             entry.item.index().is_some_and(|(known, reserved)| {
-                known == key
+                known.is_same(key)
                     && entry.version.matches(version)
                     && reserved.index.value_type() == value_type
             })
@@ -419,8 +465,11 @@ impl IndexCatalog {
     /// Caches an index for later queries. Replaces an index of an older version.
     pub(crate) fn keep(&self, key: IndexKey, version: Version, reserved: &Arc<ReservedIndex>) {
         let mut entries = self.lock();
-        let older = entries.remove(|entry| entry.item.index().is_some_and(|(k, _)| *k == key));
-        let name = entries.name_of(&key.column);
+        let older = entries.remove(|entry| {
+            let known = entry.item.index();
+            known.is_some_and(|(known, _)| key.succeeds(&version, (known, &entry.version)))
+        });
+        let name = entries.name_of(&key);
         entries.add(Item::Index(key, Arc::clone(reserved)), version, name);
         drop(entries);
         drop(older);
@@ -495,11 +544,7 @@ impl IndexCatalog {
         entries.check_name(index)?;
         let mut is_built = false;
         for entry in &mut entries.all {
-            if entry
-                .item
-                .index()
-                .is_some_and(|(key, _)| index.is_of(&key.column))
-            {
+            if entry.item.index().is_some_and(|(key, _)| key.is_of(index)) {
                 entry.name = Some(index.name.clone());
                 is_built = true;
             }
@@ -731,7 +776,7 @@ impl IndexCatalog {
             match &entry.item {
                 Item::Index(key, reserved) => CachedIndexInfo {
                     name,
-                    table: Some(key.column.table_reference().to_string()),
+                    table: Some(key.table()),
                     column: key.column.column.clone(),
                     extreme: Some(key.extreme),
                     data_type: reserved.index.value_type().clone(),

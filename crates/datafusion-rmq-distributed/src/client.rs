@@ -5,7 +5,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
@@ -15,17 +14,19 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties};
 use datafusion_distributed::{
     BroadcastExec, DesiredTaskCountEvent, DesiredTaskCountEventResponse, DesiredTaskCountHandler,
-    DistributedExec, DistributedExt, SessionStateBuilderExt as _, WorkerResolver,
+    DistributedExec, DistributedExt, NetworkBoundaryExt, SessionStateBuilderExt as _,
+    WorkerResolver,
 };
-use datafusion_rmq::parts::OrderedRowsExec;
+use datafusion_rmq::parts::{OrderedRowsExec, has_all_rows};
 use datafusion_rmq::physical_plan::{JoinMode, RangeJoinExec};
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
+use url::Url;
 
+use crate::modes::{ChooseModes, size};
 use crate::sorted_files::DivideSortedFiles;
 
 /// Registers datafusion-rmq and datafusion-distributed with a session that is being built, in the order that they need:
@@ -34,12 +35,12 @@ use crate::sorted_files::DivideSortedFiles;
 ///
 /// Call it after the configuration, the catalog list and the optimizers' rules have been set. It calls
 /// [`with_distributed_planner`](datafusion_distributed::SessionStateBuilderExt::with_distributed_planner), which you do
-/// not. `rmq.join_mode` becomes `collected`, unless it is `partitioned`. `codec` writes the plans; workers have one of
-/// the same release.
+/// not. `codec` writes the plans; workers have one of the same release.
 ///
-/// The searched side of a range join whose statistics tell that it has at most `broadcast_limit` bytes, or that do not
-/// tell, is sent to all tasks of the join, or read by each where its order decides. A larger one has one task, unless
-/// the session partitions range joins (`rmq.join_mode = 'partitioned'`).
+/// In the mode `auto` (`rmq.join_mode`) the query planner chooses for each range join what is less work by the bytes of
+/// both sides and the number of workers: to send the searched side to all tasks, or to divide both sides by hashes of
+/// the equality keys. A searched side of more than `broadcast_limit` bytes by statistics is not sent: a join that can't
+/// be divided has one task then.
 #[must_use]
 pub fn client(
     builder: SessionStateBuilder,
@@ -48,12 +49,17 @@ pub fn client(
     broadcast_limit: usize,
 ) -> SessionStateBuilder {
     let mut builder = builder.with_rmq_sharing(codec.indexes());
+    let resolver = Arc::new(resolver);
     let config = builder.config().get_or_insert_default();
     let mut options = RmqOptions::of(config.options());
-    if options.join_mode != JoinModeChoice::Partitioned {
-        options.join_mode = JoinModeChoice::Collected;
+    options.is_divided = true;
+    if options.join_mode == JoinModeChoice::Shared {
+        options.join_mode = JoinModeChoice::Auto;
     }
     config.set_distributed_option_extension(options);
+    let workers = Arc::clone(&resolver);
+    ChooseModes::new(move || workers.get_urls(), broadcast_limit)
+        .add_to(builder.physical_optimizer_rules().get_or_insert_default());
     // `with_rmq_sharing` has set one.
     let planner = std::mem::take(builder.query_planner());
     if let Some(planner) = planner {
@@ -63,15 +69,27 @@ pub fn client(
         }));
     }
     let mut builder = builder
-        .with_distributed_worker_resolver(resolver)
+        .with_distributed_worker_resolver(Shared(resolver))
         .with_distributed_user_codec(codec.clone())
         .with_distributed_desired_task_count_handler(TaskCounts { broadcast_limit })
         .with_distributed_scale_up_leaf_node_handler(DivideSortedFiles)
         .with_distributed_planner();
     let planner = std::mem::take(builder.query_planner());
     match planner {
-        Some(planner) => builder.with_query_planner(Arc::new(WithoutLeftovers { planner })),
+        Some(planner) => builder.with_query_planner(Arc::new(Divided {
+            planner,
+            codec: codec.clone(),
+        })),
         None => builder,
+    }
+}
+
+/// The addresses of workers, for several users.
+struct Shared<R>(Arc<R>);
+
+impl<R: WorkerResolver> WorkerResolver for Shared<R> {
+    fn get_urls(&self) -> Result<Vec<Url>> {
+        self.0.get_urls()
     }
 }
 
@@ -104,14 +122,15 @@ impl QueryPlanner for ForWorkers {
     }
 }
 
-/// Takes copies for several tasks out of plans that are not divided.
+/// Takes copies for several tasks out of plans that are not divided, and checks what is sent of those that are.
 #[derive(Debug)]
-struct WithoutLeftovers {
+struct Divided {
     planner: Arc<dyn QueryPlanner + Send + Sync>,
+    codec: RmqCodec,
 }
 
 #[async_trait]
-impl QueryPlanner for WithoutLeftovers {
+impl QueryPlanner for Divided {
     async fn create_physical_plan(
         &self,
         logical_plan: &LogicalPlan,
@@ -122,6 +141,7 @@ impl QueryPlanner for WithoutLeftovers {
             .create_physical_plan(logical_plan, session)
             .await?;
         if plan.exists(|plan| Ok(plan.is::<DistributedExec>()))? {
+            self.check_stages(&plan, false)?;
             return Ok(plan);
         }
         let plan = plan.transform_up(|plan| {
@@ -134,6 +154,18 @@ impl QueryPlanner for WithoutLeftovers {
     }
 }
 
+impl Divided {
+    /// Checks the operators of the stages that are sent: all but the first.
+    fn check_stages(&self, plan: &Arc<dyn ExecutionPlan>, is_sent: bool) -> Result<()> {
+        if is_sent {
+            self.codec.check(plan)?;
+        }
+        let is_sent = is_sent || plan.is_network_boundary();
+        let mut inputs = plan.children().into_iter();
+        inputs.try_for_each(|input| self.check_stages(input, is_sent))
+    }
+}
+
 impl ForWorkers {
     /// Whether each task of the join may read its whole searched side.
     fn may_broadcast(&self, join: &RangeJoinExec) -> bool {
@@ -141,12 +173,11 @@ impl ForWorkers {
         if !is_divided || join.build().is::<OrderedRowsExec>() {
             return false;
         }
-        let Some(bytes) = size_above(join.build(), self.broadcast_limit) else {
+        let Some(bytes) = size(join.build()).filter(|bytes| *bytes > self.broadcast_limit) else {
             return true;
         };
         log::warn!(
-            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it; \
-             in the mode 'partitioned' both sides of joins with equality keys are divided by these",
+            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it",
             join.label(),
             self.broadcast_limit
         );
@@ -164,16 +195,6 @@ fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
         })
     })?;
     Ok(is_repeatable)
-}
-
-/// The bytes that a plan returns, if statistics tell that they are more than a limit.
-fn size_above(plan: &Arc<dyn ExecutionPlan>, limit: usize) -> Option<usize> {
-    let context = StatisticsContext::new();
-    let statistics = context.compute(plan.as_ref(), &StatisticsArgs::new());
-    match statistics.ok()?.total_byte_size {
-        Precision::Exact(bytes) | Precision::Inexact(bytes) => Some(bytes).filter(|b| *b > limit),
-        Precision::Absent => None,
-    }
 }
 
 /// The join, whose tasks each read the whole searched side.
@@ -214,7 +235,7 @@ impl DesiredTaskCountHandler for TaskCounts {
         event: DesiredTaskCountEvent<'_>,
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
         if let Some(rows) = event.plan.downcast_ref::<OrderedRowsExec>() {
-            let is_large = size_above(rows.hidden(), self.broadcast_limit).is_some();
+            let is_large = size(rows.hidden()).is_some_and(|bytes| bytes > self.broadcast_limit);
             let counts = is_repeatable(rows.hidden()).map(|is_repeatable| {
                 if is_large || !is_repeatable {
                     DesiredTaskCountEventResponse::maximum(1)
@@ -232,7 +253,7 @@ fn needs_one_task(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         return match join.mode() {
             JoinMode::Shared => true,
-            JoinMode::Collected => join.needs_one_task() || !is_whole(join.build()),
+            JoinMode::Collected => join.needs_one_task() || !is_read_whole(join.build()),
             JoinMode::Partitioned => join.needs_one_task(),
         };
     }
@@ -252,7 +273,7 @@ fn is_exchange_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
     inputs.any(|(input, distribution)| {
         let is_needed = !matches!(distribution, Distribution::UnspecifiedDistribution);
         let is_one = input.output_partitioning().partition_count() == 1;
-        is_needed && is_one && !is_exchange(input) && !is_whole(input)
+        is_needed && is_one && !is_exchange(input) && !is_read_whole(input)
     })
 }
 
@@ -270,10 +291,8 @@ fn is_exchange(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Whether each task reads all rows of an input.
-fn is_whole(input: &Arc<dyn ExecutionPlan>) -> bool {
-    if input.is::<OrderedRowsExec>() {
-        return true;
-    }
+fn is_read_whole(input: &Arc<dyn ExecutionPlan>) -> bool {
     let gathered = input.downcast_ref::<CoalescePartitionsExec>();
-    gathered.is_some_and(|gathered| gathered.input().is::<BroadcastExec>())
+    let is_copied = gathered.is_some_and(|gathered| gathered.input().is::<BroadcastExec>());
+    is_copied || has_all_rows(input)
 }

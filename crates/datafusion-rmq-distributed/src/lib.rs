@@ -11,6 +11,7 @@
 )]
 
 mod client;
+mod modes;
 mod sorted_files;
 mod worker;
 

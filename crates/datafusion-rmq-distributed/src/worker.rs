@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use datafusion::common::config::ExtensionOptions;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
-use datafusion::prelude::SessionConfig;
 use datafusion_distributed::{DistributedExt, Worker, WorkerQueryContext};
 use datafusion_rmq::parts::named_functions;
 use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
@@ -28,6 +28,9 @@ pub fn worker(codec: &RmqCodec, options: &RmqOptions) -> Worker {
     })
 }
 
+/// How the headers begin that have the client's options.
+const OPTION_PREFIX: &str = "x-datafusion-distributed-config-";
+
 /// The session of a task.
 ///
 /// # Errors
@@ -37,10 +40,17 @@ pub fn session(
     codec: &RmqCodec,
     options: &RmqOptions,
 ) -> Result<SessionStateBuilder> {
-    let mut of_client = SessionConfig::new();
-    of_client.set_distributed_option_extension_from_headers::<RmqOptions>(&query.headers)?;
     let mut options = options.clone();
-    options.engine = RmqOptions::of(of_client.options()).engine;
+    // `datafusion-distributed` 4.0 sends the whole names of options, and looks for them without their prefix.
+    let engine = query.headers.iter().find(|(name, _)| {
+        let option = name.as_str().strip_prefix(OPTION_PREFIX);
+        option.is_some_and(|option| option.ends_with("rmq.engine"))
+    });
+    if let Some((_, engine)) = engine {
+        let engine = engine.to_str();
+        let engine = engine.map_err(|error| DataFusionError::External(error.into()))?;
+        options.set("engine", engine)?;
+    }
     let mut builder = query.builder;
     let config = builder.config().get_or_insert_default();
     config.options_mut().extensions.insert(options);

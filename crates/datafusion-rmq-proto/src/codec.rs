@@ -13,21 +13,20 @@ use datafusion::physical_expr_common::physical_expr::proto_encode::PhysicalExprE
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{
-    DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
+    DefaultPhysicalExtensionCodec, DefaultPhysicalProtoConverter, PhysicalExtensionCodec,
+    PhysicalProtoConverterExtension,
 };
 use datafusion_proto::protobuf::proto_error;
 use datafusion_rmq::parts::{
     FunctionParts, MergedStates, NoteExec, OrderedRowsExec, named_functions,
 };
-use datafusion_rmq::physical_plan::{
-    PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec, UniqueGroupsExec,
-    WindowFrameExec,
-};
+use datafusion_rmq::physical_plan::WindowFrameExec;
 use datafusion_rmq::{SessionStateBuilderExt, SharedIndexes};
 
 use crate::carrier::{CarriedExec, over_placeholders, with_inputs};
 use crate::convert::{Decoder, Encoder};
 use crate::messages::{Operator, OperatorKind};
+use crate::operator::OurOperator;
 use crate::shared_parts::SharedParts;
 use crate::{envelope, functions, range_join, range_lookup};
 
@@ -112,6 +111,19 @@ impl RmqCodec {
         }
     }
 
+    /// Checks that an operator can be written, if it is of datafusion-rmq: an engine may report the error of writing it
+    /// after errors that it leads to.
+    ///
+    /// # Errors
+    /// Those of writing it.
+    pub fn check(&self, operator: &Arc<dyn ExecutionPlan>) -> Result<()> {
+        if OurOperator::of(operator.as_ref()).is_none() {
+            return Ok(());
+        }
+        let converter = DefaultPhysicalProtoConverter {};
+        self.try_encode(Arc::clone(operator), &mut vec![], &converter)
+    }
+
     /// The indexes that are kept from query to query.
     #[must_use]
     pub fn indexes(&self) -> &SharedIndexes {
@@ -123,32 +135,52 @@ impl RmqCodec {
 fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<OperatorKind>> {
     let over_placeholders =
         |operator| Ok::<_, DataFusionError>(Box::new(encoder.plan(&over_placeholders(operator)?)?));
-    Ok(Some(
-        if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
+    let Some(operator) = OurOperator::of(plan) else {
+        return Ok(None);
+    };
+    Ok(Some(match operator {
+        OurOperator::RangeJoin(join) => {
             OperatorKind::RangeJoin(Box::new(range_join::write(join, encoder)?))
-        } else if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
+        }
+        OurOperator::RangeLookup(lookup) => {
             OperatorKind::RangeLookup(range_lookup::write(lookup, encoder)?)
-        } else if let Some(prepare) = plan.downcast_ref::<PrepareIndexesExec>() {
+        }
+        OurOperator::PrepareIndexes(prepare) => {
             OperatorKind::PrepareIndexes(range_lookup::write_prepare(prepare, encoder)?)
-        } else if let Some(frames) = plan.downcast_ref::<WindowFrameExec>() {
+        }
+        OurOperator::WindowFrame(frames) => {
             OperatorKind::WindowFrame(over_placeholders(frames.window())?)
-        } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
+        }
+        OurOperator::OrderedRows(rows) => {
             range_lookup::check_memory("the searched side", rows.hidden())?;
             OperatorKind::OrderedRows(Box::new(encoder.plan(rows.hidden())?))
-        } else if let Some(carried) = plan.downcast_ref::<CarriedExec>() {
+        }
+        OurOperator::Carried(carried) => {
             OperatorKind::Carried(over_placeholders(carried.operator())?)
-        } else if let Some(note) = plan.downcast_ref::<NoteExec>() {
-            OperatorKind::Note(note.note().to_string())
-        } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
+        }
+        OurOperator::Note(note) => OperatorKind::Note(note.note().to_string()),
+        OurOperator::Sharing => {
             return plan_err!(
                 "{} shares memory with another operator and can't be sent to another process: plan the query with SET \
                  rmq.join_mode = 'collected' or 'partitioned'",
                 plan.name()
             );
-        } else {
-            return Ok(None);
-        },
-    ))
+        }
+    }))
+}
+
+/// A function, from its message if it has one, or else by its name.
+fn function<F>(
+    bytes: &[u8],
+    from_message: impl FnOnce() -> Result<F>,
+    named: impl FnOnce() -> Option<Arc<F>>,
+    others: impl FnOnce() -> Result<Arc<F>>,
+) -> Result<Arc<F>> {
+    if envelope::is_framed(bytes) {
+        return from_message().map(Arc::new);
+    }
+    let named = bytes.is_empty().then(named).flatten();
+    named.map_or_else(others, Ok)
 }
 
 fn one_input(inputs: &[Arc<dyn ExecutionPlan>]) -> Result<[Arc<dyn ExecutionPlan>; 1]> {
@@ -231,19 +263,17 @@ impl PhysicalExtensionCodec for RmqCodec {
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        if envelope::is_framed(buf) {
-            let message = envelope::read(buf)?;
+        let from_message = || {
             let exprs = InExpressions(self.clone());
             let slot = |id| self.shared.slot(id);
-            let function = functions::read_scalar(&message, &self.functions, &exprs, slot)?;
-            return Ok(Arc::new(function));
-        }
-        let (scalars, _) = named_functions();
-        let known = scalars.into_iter().find(|f| f.name() == name);
-        match known.filter(|_| buf.is_empty()) {
-            Some(function) => Ok(Arc::new(function)),
-            None => self.others().try_decode_udf(name, buf),
-        }
+            functions::read_scalar(&envelope::read(buf)?, &self.functions, &exprs, slot)
+        };
+        let named = || {
+            let (scalars, _) = named_functions();
+            scalars.into_iter().find(|f| f.name() == name)
+        };
+        let others = || self.others().try_decode_udf(name, buf);
+        function(buf, from_message, || named().map(Arc::new), others)
     }
 
     fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
@@ -258,17 +288,13 @@ impl PhysicalExtensionCodec for RmqCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        if envelope::is_framed(buf) {
-            let message = envelope::read(buf)?;
-            let function = functions::read_merged(&message, self, &self.functions)?;
-            return Ok(Arc::new(function));
-        }
-        let (_, aggregates) = named_functions();
-        let known = aggregates.into_iter().find(|f| f.name() == name);
-        match known.filter(|_| buf.is_empty()) {
-            Some(function) => Ok(Arc::new(function)),
-            None => self.others().try_decode_udaf(name, buf),
-        }
+        let from_message = || functions::read_merged(&envelope::read(buf)?, self, &self.functions);
+        let named = || {
+            let (_, aggregates) = named_functions();
+            aggregates.into_iter().find(|f| f.name() == name)
+        };
+        let others = || self.others().try_decode_udaf(name, buf);
+        function(buf, from_message, || named().map(Arc::new), others)
     }
 
     fn try_encode_udaf(&self, node: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {

@@ -20,11 +20,14 @@ mod convert;
 mod envelope;
 mod functions;
 mod messages;
+mod operator;
+mod portable;
 mod range_join;
 mod range_lookup;
 mod shared_parts;
 mod values;
 mod windows;
 
-pub use carrier::{CarriedExec, portable};
+pub use carrier::CarriedExec;
 pub use codec::RmqCodec;
+pub use portable::portable;

@@ -248,6 +248,8 @@ pub(crate) struct PairDistance {
 pub(crate) struct RangeLookup {
     #[prost(message, repeated, tag = "1")]
     pub(crate) calls: Vec<RangeCall>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) relations: Vec<Relation>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -255,8 +257,9 @@ pub(crate) struct RangeCall {
     /// The index of the function in `RangeFunction::ALL`.
     #[prost(uint32, tag = "1")]
     pub(crate) function: u32,
-    #[prost(message, required, tag = "2")]
-    pub(crate) relation: Relation,
+    /// The id of one of the relations.
+    #[prost(fixed64, tag = "2")]
+    pub(crate) relation: u64,
     #[prost(string, tag = "3")]
     pub(crate) column: String,
     #[prost(message, required, tag = "4")]
@@ -281,14 +284,17 @@ pub(crate) struct PrepareIndexes {
     pub(crate) run: String,
     #[prost(bool, tag = "3")]
     pub(crate) is_collected: bool,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) relations: Vec<Relation>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct IndexLookup {
     #[prost(uint32, tag = "1")]
     pub(crate) function: u32,
-    #[prost(message, required, tag = "2")]
-    pub(crate) relation: Relation,
+    /// The id of one of the relations.
+    #[prost(fixed64, tag = "2")]
+    pub(crate) relation: u64,
     #[prost(string, tag = "3")]
     pub(crate) column: String,
     #[prost(fixed64, tag = "4")]

@@ -1,5 +1,6 @@
 //! Range lookups, and the relations that they share.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -7,6 +8,7 @@ use datafusion::common::{Result, plan_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::protobuf::proto_error;
 use datafusion_rmq::parts::{
     CallParts, LookupParts, RelationParts, RequiredIndexParts, SharedRelation, prepare_indexes,
     range_lookup,
@@ -28,7 +30,7 @@ pub(crate) fn write(lookup: &RangeLookupExec, encoder: Encoder) -> Result<messag
         let threshold = call.threshold.as_ref();
         Ok(messages::RangeCall {
             function: call.function.number()?,
-            relation: write_relation(&SharedRelation::of_call(call), encoder)?,
+            relation: SharedRelation::of_call(call).id(),
             column: call.column.clone(),
             left: encoder.expr(&call.left)?,
             right: encoder.expr(&call.right)?,
@@ -38,8 +40,11 @@ pub(crate) fn write(lookup: &RangeLookupExec, encoder: Encoder) -> Result<messag
             volatile: call.volatile,
         })
     });
-    let calls = calls.collect::<Result<_>>()?;
-    Ok(messages::RangeLookup { calls })
+    let relations = lookup.calls().iter().map(SharedRelation::of_call);
+    Ok(messages::RangeLookup {
+        calls: calls.collect::<Result<_>>()?,
+        relations: write_relations(relations, encoder)?,
+    })
 }
 
 /// The range lookup of a message.
@@ -50,11 +55,12 @@ pub(crate) fn read(
     shared: &SharedParts,
 ) -> Result<RangeLookupExec> {
     let schema = input.schema();
+    let relations = Relations::read(&message.relations, decoder, shared)?;
     let calls = message.calls.iter().map(|call| {
         let threshold = call.threshold.as_ref();
         Ok(CallParts {
             function: RangeFunction::of_number(call.function)?,
-            relation: read_relation(&call.relation, decoder, shared)?,
+            relation: relations.get(call.relation)?,
             column: call.column.clone(),
             left: decoder.expr(&call.left, &schema)?,
             right: decoder.expr(&call.right, &schema)?,
@@ -76,12 +82,14 @@ pub(crate) fn write_prepare(
     let lookups = prepare.lookups().iter().map(|lookup| {
         Ok(messages::IndexLookup {
             function: lookup.function.number()?,
-            relation: write_relation(&SharedRelation::of_lookup(lookup), encoder)?,
+            relation: SharedRelation::of_lookup(lookup).id(),
             column: lookup.column.clone(),
             slot: lookup.slot.id(),
         })
     });
+    let relations = prepare.lookups().iter().map(SharedRelation::of_lookup);
     Ok(messages::PrepareIndexes {
+        relations: write_relations(relations, encoder)?,
         lookups: lookups.collect::<Result<_>>()?,
         run: prepare.run().to_string(),
         is_collected: prepare.is_collected(),
@@ -95,14 +103,52 @@ pub(crate) fn read_prepare(
     decoder: Decoder,
     shared: &SharedParts,
 ) -> Result<PrepareIndexesExec> {
+    let relations = Relations::read(&message.relations, decoder, shared)?;
     let lookups = message.lookups.iter().map(|lookup| {
         let function = RangeFunction::of_number(lookup.function)?;
-        let relation = read_relation(&lookup.relation, decoder, shared)?;
+        let relation = relations.get(lookup.relation)?;
         let slot = shared.slot(lookup.slot);
         Ok((function, relation, lookup.column.clone(), slot))
     });
     let lookups: Vec<LookupParts> = lookups.collect::<Result<_>>()?;
     prepare_indexes(input, lookups, &message.run, message.is_collected)
+}
+
+/// The messages of these relations, each once.
+fn write_relations(
+    relations: impl Iterator<Item = SharedRelation>,
+    encoder: Encoder,
+) -> Result<Vec<messages::Relation>> {
+    let mut messages: Vec<messages::Relation> = vec![];
+    for relation in relations {
+        if messages.iter().all(|known| known.id != relation.id()) {
+            messages.push(write_relation(&relation, encoder)?);
+        }
+    }
+    Ok(messages)
+}
+
+/// The relations of an operator.
+struct Relations(HashMap<u64, SharedRelation>);
+
+impl Relations {
+    fn read(
+        messages: &[messages::Relation],
+        decoder: Decoder,
+        shared: &SharedParts,
+    ) -> Result<Self> {
+        let relations = messages.iter().map(|message| {
+            let relation = read_relation(message, decoder, shared)?;
+            Ok((message.id, relation))
+        });
+        Ok(Self(relations.collect::<Result<_>>()?))
+    }
+
+    /// The relation of this id.
+    fn get(&self, id: u64) -> Result<SharedRelation> {
+        let relation = self.0.get(&id).cloned();
+        relation.ok_or_else(|| proto_error(format!("there is no relation {id}")))
+    }
 }
 
 fn write_relation(relation: &SharedRelation, encoder: Encoder) -> Result<messages::Relation> {

@@ -80,10 +80,11 @@ impl OrderedRowsExec {
     }
 }
 
-/// Whether each task that executes a plan gets the same rows in the same order.
-pub(crate) fn is_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
+/// Whether each task that executes a plan gets all of its rows in the same order.
+#[must_use]
+pub fn has_all_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {
-        return is_whole(cooperative.input());
+        return has_all_rows(cooperative.input());
     }
     let rows = plan.downcast_ref::<OrderedRowsExec>();
     rows.is_some_and(OrderedRowsExec::is_whole)

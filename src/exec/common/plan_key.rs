@@ -4,6 +4,7 @@
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -33,6 +34,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::index::catalog::SentRows;
 use crate::index::version::{FileVersion, Version};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
@@ -167,6 +169,20 @@ impl<'a> ScanPlan<'a> {
         Some(scanned)
     }
 
+    /// The rows and columns of a plan; `None` if they may come in another order or be others the next time.
+    pub(crate) fn repeated(plan: &Arc<dyn ExecutionPlan>) -> Option<RepeatedPlan> {
+        let scanned = ScanPlan::of(plan).filter(|scanned| scanned.is_in_order)?;
+        Some(RepeatedPlan {
+            key: scanned.key,
+            columns: scanned.columns,
+        })
+    }
+
+    /// Whether files are scanned and nothing else.
+    pub(crate) fn reads_files(&self) -> bool {
+        self.memory.is_empty() && !self.files.is_empty()
+    }
+
     /// An expression over the columns of the plan as one over those of its scan; `None` if it may have another value
     /// for the same row the next time.
     pub(crate) fn over_scan(&self, expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {
@@ -174,18 +190,19 @@ impl<'a> ScanPlan<'a> {
     }
 
     /// The version of the rows and of the columns that these expressions over the scan read. `None` if there is no row
-    /// that would tell it from others.
+    /// that would tell it from others. `whose` tells in errors which scan it is: "of a range join".
     ///
     /// # Errors
     /// An execution error if a file is gone or has changed since the scan was planned.
     pub(crate) async fn version(
         &self,
+        whose: &str,
         expressions: &[PhysicalExprRef],
         context: &TaskContext,
     ) -> Result<Option<Version>> {
         let mut files = vec![];
         for scan in &self.files {
-            files.extend(file_versions("of a range join", scan, context).await?);
+            files.extend(file_versions(whose, scan, context).await?);
         }
         let filters = self.key.operators.iter().filter_map(|op| match op {
             Operator::Filter(predicate) => Some(predicate),
@@ -334,6 +351,26 @@ impl<'a> ScanPlan<'a> {
         self.is_in_order &= files.preserve_order || files.file_groups.len() < 2;
         self.files.push(files);
         columns
+    }
+}
+
+/// The rows and columns of a plan that returns the same each time.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RepeatedPlan {
+    key: PlanKey,
+    columns: Vec<PhysicalExprRef>,
+}
+
+impl SentRows for RepeatedPlan {
+    fn is_same(&self, other: &dyn SentRows) -> bool {
+        (other as &dyn Any).downcast_ref() == Some(self)
+    }
+
+    fn is_of_same_plan(&self, other: &dyn SentRows) -> bool {
+        let other = (other as &dyn Any).downcast_ref::<Self>();
+        other.is_some_and(|other| {
+            self.key.is_of_same_plan(&other.key) && self.columns == other.columns
+        })
     }
 }
 

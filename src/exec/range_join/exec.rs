@@ -99,7 +99,7 @@ use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
-use crate::exec::common::ordered_rows::is_whole;
+use crate::exec::common::ordered_rows::has_all_rows;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
@@ -258,7 +258,10 @@ impl RangeJoinExec {
     }
 
     /// Why the sides can't be partitioned by the equality keys, if they can't.
-    pub(crate) fn why_shared(&self) -> Result<Option<String>> {
+    ///
+    /// # Errors
+    /// Those of the types of the keys.
+    pub fn why_shared(&self) -> Result<Option<String>> {
         let schemas = (&*self.probe.schema(), &*self.build.schema());
         let is_probe_bounded = !self.probe.boundedness().is_unbounded();
         why_shared(
@@ -293,7 +296,7 @@ impl RangeJoinExec {
             JoinMode::Collected => {
                 let row_join = self.row_join.as_ref();
                 row_join.is_some_and(|join| join.marks_build_rows())
-                    || self.row_order_matters() && !is_whole(&self.build)
+                    || self.row_order_matters() && !has_all_rows(&self.build)
             }
             JoinMode::Partitioned => self.is_undivided,
         }

@@ -49,8 +49,10 @@ impl JoinMode {
     /// The mode in which joins are planned. Those to be partitioned are collected first, until a rule has found out
     /// which can be.
     pub(crate) fn planned(config: &ConfigOptions) -> Self {
-        match RmqOptions::of(config).join_mode {
+        let options = RmqOptions::of(config);
+        match options.join_mode {
             JoinModeChoice::Collected | JoinModeChoice::Partitioned => Self::Collected,
+            JoinModeChoice::Auto if options.is_divided => Self::Collected,
             JoinModeChoice::Auto | JoinModeChoice::Shared => Self::Shared,
         }
     }

@@ -16,7 +16,9 @@ use crate::common::ordered_type::value_type;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::{RelationScan, ScanVersion, load_columns, read_version};
+use crate::exec::range_lookup::scan::{
+    RelationScan, ScanVersion, load_columns, read_version, version_of_files,
+};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::catalog::ReservedIndex;
 use crate::index::column_index::ColumnIndex;
@@ -100,18 +102,13 @@ impl<'a> IndexBuilder<'a> {
         // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
         let reset;
         let scan = match (source, scan) {
-            (RelationSource::Query(_), RelationScan::Plan(plan)) => {
+            (RelationSource::Query(_) | RelationSource::Sent { .. }, RelationScan::Plan(plan)) => {
                 reset = RelationScan::Plan(reset_plan_states(Arc::clone(plan))?);
                 &reset
             }
             _ => scan,
         };
-        let version = match source {
-            RelationSource::Table { provider, .. } => {
-                read_version(label, scan, provider, self.context).await?
-            }
-            RelationSource::Query(_) => None,
-        };
+        let version = self.version(scan).await?;
 
         let mut prepared = vec![];
         let mut missing = vec![];
@@ -153,12 +150,12 @@ impl<'a> IndexBuilder<'a> {
         let columns = load_columns(label, scan, &columns, self.context, limit).await?;
         let load_time = started.elapsed();
         // The version is read again: an index is cached only if the data was the same before and after.
-        let version = match (version, source) {
-            (Some(before), RelationSource::Table { provider, .. }) => {
-                let after = read_version(label, scan, provider, self.context).await?;
+        let version = match version {
+            Some(before) => {
+                let after = self.version(scan).await?;
                 after.filter(|after| after.is_settled_since(&before))
             }
-            _ => None,
+            None => None,
         };
         let read = ColumnsRead { version, load_time };
         for missing in missing {
@@ -166,6 +163,20 @@ impl<'a> IndexBuilder<'a> {
             prepared.push(self.build_missing(missing, chunks, &read).await?);
         }
         Ok(prepared)
+    }
+
+    /// The version of what `scan` would return now, if it can be told.
+    async fn version(&self, scan: &RelationScan) -> Result<Option<ScanVersion>> {
+        let label = &self.required.label;
+        match &self.required.source {
+            RelationSource::Table { provider, .. } => {
+                read_version(label, scan, provider, self.context).await
+            }
+            RelationSource::Sent { plan, key: Some(_) } => {
+                version_of_files(label, plan, self.context).await
+            }
+            RelationSource::Sent { key: None, .. } | RelationSource::Query(_) => Ok(None),
+        }
     }
 
     /// Builds an index on the engine that is chosen for it, or else on the CPU.

@@ -128,14 +128,14 @@ impl SharedRelation {
 }
 
 impl RelationParts {
-    /// The relation. Its indexes are those of one query. The engine of each is chosen when the rows have been read, by
-    /// the options of the session that executes it, whose `rmq.engine` is `engine`.
+    /// The relation. Its indexes are kept if its plan reads Parquet files alone. The engine of each is chosen when the
+    /// rows have been read, by the options of the session that executes it, whose `rmq.engine` is `engine`.
     ///
     /// # Errors
     /// DataFusion's, for rows in memory of another schema than that of their plan.
     pub fn relation(self, engine: EngineChoice, indexes: &SharedIndexes) -> Result<SharedRelation> {
         let scan = RelationScan::of_plan(Arc::clone(&self.plan))?;
-        let source = RelationSource::Query(self.plan);
+        let source = RelationSource::sent(self.plan);
         let (label, is_subquery) = (self.label, self.is_subquery);
         let required = RequiredIndexes::named(label, is_subquery, source, &indexes.0);
         for index in self.indexes {

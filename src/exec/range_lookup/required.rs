@@ -11,7 +11,7 @@ use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::{IndexCatalog, IndexKey};
+use crate::index::catalog::{IndexCatalog, IndexKey, SentRows};
 use crate::index::devices::Target;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
@@ -167,22 +167,35 @@ impl RequiredIndexes {
         }
     }
 
-    /// The key of an index in the session's catalog; `None` for a subquery, whose indexes are not cached.
+    /// The key of an index in the session's catalog; `None` for rows whose indexes are not cached, as those of a
+    /// subquery.
     pub(crate) fn cache_key(&self, id: &IndexId, target: &Target) -> Option<IndexKey> {
-        match &self.source {
+        let (column, plan) = match &self.source {
             RelationSource::Table { name, .. } => {
                 let column = ColumnRef {
                     column: id.column.clone(),
                     ..name.clone()
                 };
-                Some(IndexKey {
-                    column,
-                    extreme: id.extreme,
-                    target: target.clone(),
-                })
+                (column, None)
             }
-            RelationSource::Query(_) => None,
-        }
+            RelationSource::Sent { key, .. } => {
+                let column = ColumnRef {
+                    catalog: "".into(),
+                    schema: "".into(),
+                    table: self.label.as_str().into(),
+                    column: id.column.clone(),
+                };
+                let plan: Arc<dyn SentRows> = key.clone()?;
+                (column, Some(plan))
+            }
+            RelationSource::Query(_) => return None,
+        };
+        Some(IndexKey {
+            column,
+            plan,
+            extreme: id.extreme,
+            target: target.clone(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IndexId, RequiredIndex>> {

@@ -25,6 +25,7 @@ use futures::StreamExt;
 use crate::common::column_ref::ColumnRef;
 use crate::common::options::ByteSize;
 use crate::exec::common::file_versions::file_versions;
+use crate::exec::common::plan_key::ScanPlan;
 use crate::index::sort_keys::Chunks;
 use crate::index::version::{FileVersion, Version};
 
@@ -164,7 +165,6 @@ enum Data {
     Columns(HashMap<String, Version>),
     Files {
         version: Version,
-        files: Vec<FileVersion>,
         /// The time before the metadata was requested.
         requested: SystemTime,
     },
@@ -178,13 +178,9 @@ impl ScanVersion {
     ) -> Self {
         let version = Version::Files {
             provider: Arc::downgrade(provider),
-            files: files.clone(),
-        };
-        Self(Data::Files {
-            version,
             files,
-            requested,
-        })
+        };
+        Self(Data::Files { version, requested })
     }
 
     /// The version of one column.
@@ -205,13 +201,12 @@ impl ScanVersion {
         match (&self.0, &before.0) {
             (Data::Columns(_), Data::Columns(_)) => true,
             (
-                Data::Files { files: after, .. },
+                Data::Files { version: after, .. },
                 Data::Files {
-                    files: before,
+                    version: before,
                     requested,
-                    ..
                 },
-            ) => after == before && before.iter().all(|file| file.is_settled_at(*requested)),
+            ) => after.matches(before) && before.is_settled_at(*requested),
             _ => false,
         }
     }
@@ -250,6 +245,24 @@ pub(crate) async fn read_version(
     let requested = SystemTime::now();
     let files = file_versions(&format!("of table '{table}'"), files, context).await?;
     Ok(Some(ScanVersion::from_files(provider, files, requested)))
+}
+
+/// Reads the version of the files that a plan reads; `None` if it reads anything else.
+///
+/// # Errors
+/// As [`read_version`].
+pub(crate) async fn version_of_files(
+    label: &str,
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &TaskContext,
+) -> Result<Option<ScanVersion>> {
+    let Some(scanned) = ScanPlan::of(plan).filter(ScanPlan::reads_files) else {
+        return Ok(None);
+    };
+    let requested = SystemTime::now();
+    let whose = format!("of '{label}'");
+    let version = scanned.version(&whose, &[], context).await?;
+    Ok(version.map(|version| ScanVersion(Data::Files { version, requested })))
 }
 
 /// Columns in memory, each as a sequence of arrays.

@@ -11,6 +11,7 @@ use datafusion::datasource::MemTable;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::column_ref::ColumnRef;
+use crate::exec::common::plan_key::{RepeatedPlan, ScanPlan};
 use crate::exec::common::statistics::{exact, exact_rows};
 use crate::exec::range_lookup::scan::{RelationScan, plan_table_scan};
 
@@ -24,13 +25,24 @@ pub(crate) enum RelationSource {
     },
     /// The plan of a subquery that states its order.
     Query(Arc<dyn ExecutionPlan>),
+    /// A plan that another process has sent. Its key tells its rows from others, if they are known to be repeated.
+    Sent {
+        plan: Arc<dyn ExecutionPlan>,
+        key: Option<Arc<RepeatedPlan>>,
+    },
 }
 
 impl RelationSource {
+    /// The rows of a plan that another process has sent.
+    pub(crate) fn sent(plan: Arc<dyn ExecutionPlan>) -> Self {
+        let key = ScanPlan::repeated(&plan).map(Arc::new);
+        Self::Sent { plan, key }
+    }
+
     /// The number of rows, if it is known exactly without reading them.
     pub(crate) async fn rows(&self) -> Option<usize> {
         let rows = match self {
-            Self::Query(plan) => return exact_rows(plan),
+            Self::Query(plan) | Self::Sent { plan, .. } => return exact_rows(plan),
             Self::Table { provider, .. } => match provider.downcast_ref::<MemTable>() {
                 None => return exact(&provider.statistics()?.num_rows),
                 Some(table) => {
@@ -53,7 +65,7 @@ impl RelationSource {
     pub(crate) fn data_type(&self, column: &str) -> Result<DataType> {
         let schema = match self {
             Self::Table { provider, .. } => provider.schema(),
-            Self::Query(plan) => plan.schema(),
+            Self::Query(plan) | Self::Sent { plan, .. } => plan.schema(),
         };
         column_type(&schema, column)
     }
@@ -68,7 +80,7 @@ impl RelationSource {
         columns: &BTreeSet<String>,
     ) -> Result<RelationScan> {
         match self {
-            Self::Query(plan) => RelationScan::of_plan(Arc::clone(plan)),
+            Self::Query(plan) | Self::Sent { plan, .. } => RelationScan::of_plan(Arc::clone(plan)),
             Self::Table { name, provider } => {
                 plan_table_scan(session, name, provider, columns).await
             }

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::compute::{cast, concat_batches};
+use datafusion::arrow::datatypes::{DataType, Int64Type};
+use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
@@ -51,7 +55,7 @@ async fn workers_return_what_one_node_returns() {
 }
 
 /// The most tasks of a stage with a range join.
-fn most_tasks_of_joins(plan: &Arc<dyn ExecutionPlan>, tasks: usize) -> usize {
+pub fn most_tasks_of_joins(plan: &Arc<dyn ExecutionPlan>, tasks: usize) -> usize {
     let boundary = plan.as_network_boundary();
     let tasks = boundary.map_or(tasks, |boundary| boundary.input_stage().task_count());
     let own = if plan.is::<RangeJoinExec>() { tasks } else { 0 };
@@ -121,6 +125,93 @@ async fn searched_sides_of_files_are_kept_on_workers() {
     assert_eq!(lines(&ctx, sql).await.expect(sql), first);
     let kept = lines(&on_worker, kept).await.expect(kept);
     assert!(kept.contains(&"| 1 | true  |".to_string()), "{kept:#?}");
+}
+
+/// A worker keeps the indexes of range functions over files, and builds them anew when a file has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_of_files_are_kept_on_workers() {
+    let codec = RmqCodec::default();
+    let workers = (0..2).map(|_| start(worker(&codec, &RmqOptions::default())));
+    let ctx = distributed(Workers::new(workers.collect()), JoinModeChoice::Auto);
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |values: &'static str| {
+        let file = folder.path().join("0.parquet");
+        let copy = format!(
+            "COPY (SELECT {values} AS v FROM generate_series(1, 3000) AS t(value)) TO '{}' STORED AS PARQUET",
+            file.display()
+        );
+        async move {
+            run(&SessionContext::new(), &copy).await;
+            // Files that were written a moment ago may change unseen.
+            tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+        }
+    };
+    write("value").await;
+    let table = format!(
+        "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '{}/'",
+        folder.path().display()
+    );
+    run(&ctx, &table).await;
+    run(
+        &ctx,
+        TABLES[1]
+            .replace(
+                "FROM p",
+                "FROM (SELECT v AS id, v AS g, v AS k, v, 's' AS s, to_timestamp(v) AS ts FROM p)",
+            )
+            .as_str(),
+    )
+    .await;
+    move_to_files(&ctx).await.expect("files");
+    let builder = SessionStateBuilder::new_with_default_features();
+    let state = builder.with_rmq_sharing(codec.indexes()).build();
+    let on_worker = SessionContext::new_with_state(state);
+    let kept = || async {
+        let kept = "SELECT \"table\", \"column\", extreme, rows, hits, arrow_cast(age, 'Int64') AS ms FROM rmq_indexes()";
+        let batches = on_worker
+            .sql(kept)
+            .await
+            .expect(kept)
+            .collect()
+            .await
+            .expect(kept);
+        let text = pretty_format_batches(&batches).expect("text").to_string();
+        let batch = concat_batches(&batches[0].schema(), &batches).expect("one schema");
+        let column = |name: &str| {
+            let column =
+                cast(batch.column_by_name(name).expect(name), &DataType::Int64).expect(name);
+            column.as_primitive::<Int64Type>().values().to_vec()
+        };
+        (column("hits"), column("ms"), text)
+    };
+    let sql = "SELECT q.id, range_min('p.v', q.id % 300, q.id % 300 + 20), range_max('p.v', 0, q.id % 300) FROM q";
+    let first = lines(&ctx, sql).await.expect(sql);
+    let (hits, ages, text) = kept().await;
+    assert_eq!(hits.len(), 2, "minima and maxima\n{text}");
+    assert!(text.contains("| p "), "{text}");
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(lines(&ctx, sql).await.expect(sql), first);
+    let (again, older, text) = kept().await;
+    assert_eq!(again.len(), 2, "none is built\n{text}");
+    let found = again.iter().zip(&hits).all(|(again, hits)| again > hits);
+    let same = older
+        .iter()
+        .zip(&ages)
+        .all(|(older, age)| *older >= age + 300);
+    assert!(found && same, "{hits:?} {ages:?}\n{text}");
+
+    write("4000 - value").await;
+    let changed = lines(&ctx, sql).await.expect(sql);
+    assert_ne!(changed, first);
+    let (_, _, text) = kept().await;
+    let one = local();
+    for name in ["p", "q"] {
+        let table = ctx.table_provider(name).await.expect("a table");
+        one.register_table(name, table).expect("a new table");
+    }
+    assert_eq!(changed, lines(&one, sql).await.expect(sql));
+    let (_, younger, _) = kept().await;
+    assert_eq!(younger.len(), 2, "of the new file alone\n{text}");
 }
 
 /// Queries whose inputs have operators that need all rows, or only some of all.

@@ -4,5 +4,6 @@ mod answers;
 mod faults;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
+mod random;
 mod sql_files;
 mod support;

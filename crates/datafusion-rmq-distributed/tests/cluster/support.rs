@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::arrow::util::pretty::pretty_format_batches_with_schema;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -21,6 +20,8 @@ use datafusion_rmq_distributed::{client, serve, worker};
 use datafusion_rmq_proto::RmqCodec;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use url::Url;
 
 /// The files of a table that several tasks read.
@@ -33,6 +34,11 @@ pub struct Workers(Vec<Url>);
 impl Workers {
     pub fn new(addresses: Vec<Url>) -> Self {
         Self(addresses)
+    }
+
+    /// The first of them.
+    pub fn first(&self, number: usize) -> Self {
+        Self(self.0[..number].to_vec())
     }
 }
 
@@ -50,21 +56,48 @@ pub static CLUSTER: LazyLock<Workers> = LazyLock::new(|| {
 
 /// Starts a worker, which lives as long as the process, and returns its address.
 pub fn start(worker: Worker) -> Url {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-            sender
-                .send(listener.local_addr().expect("an address"))
-                .expect("a receiver");
-            serve(worker, listener).await
-        })
-    });
-    let address = receiver.recv().expect("a worker");
-    Url::parse(&format!("http://{address}")).expect("an address")
+    let started = Started::new(worker);
+    let address = started.address.clone();
+    std::mem::forget(started);
+    address
+}
+
+/// A worker on threads of its own, which dies when this is dropped.
+pub struct Started {
+    pub address: Url,
+    pub runtime: Handle,
+    _alive: oneshot::Sender<()>,
+}
+
+impl Started {
+    pub fn new(worker: Worker) -> Self {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (alive, dead) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            let handle = runtime.handle().clone();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                let address = listener.local_addr().expect("an address");
+                sender.send((address, handle)).expect("a receiver");
+                tokio::select! {
+                    _ = serve(worker, listener) => {}
+                    _ = dead => {}
+                }
+            });
+            // Its connections and queries end where they are.
+            runtime.shutdown_background();
+        });
+        let (address, runtime) = receiver.recv().expect("a worker");
+        Self {
+            address: Url::parse(&format!("http://{address}")).expect("an address"),
+            runtime,
+            _alive: alive,
+        }
+    }
 }
 
 fn config(partitions: usize) -> SessionConfig {
@@ -92,7 +125,12 @@ pub fn distributed_in(partitions: usize, workers: Workers, mode: JoinModeChoice)
 
 /// A session of one node.
 pub fn local() -> SessionContext {
-    let builder = SessionStateBuilder::new_with_default_features().with_config(config(3));
+    local_in(3)
+}
+
+/// The same with this number of partitions.
+pub fn local_in(partitions: usize) -> SessionContext {
+    let builder = SessionStateBuilder::new_with_default_features().with_config(config(partitions));
     SessionContext::new_with_state(builder.with_rmq().build())
 }
 
@@ -155,12 +193,12 @@ async fn write(table: &MemTable, files: usize, folder: &Path) -> Result<()> {
 /// The rows of a query, as sorted lines.
 pub async fn lines(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
     let frame = datafusion_rmq::sql(ctx, sql).await?;
-    sorted(&frame.collect().await?)
-}
-
-fn sorted(batches: &[RecordBatch]) -> Result<Vec<String>> {
-    let text = pretty_format_batches(batches).map_err(DataFusionError::from)?;
-    let mut lines: Vec<String> = text.to_string().lines().map(str::to_string).collect();
+    let schema = Arc::clone(frame.schema().inner());
+    let batches = frame.collect().await?;
+    // Also without a batch.
+    let text = pretty_format_batches_with_schema(schema, &batches);
+    let text = text.map_err(DataFusionError::from)?.to_string();
+    let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
     lines.sort();
     Ok(lines)
 }

@@ -394,7 +394,7 @@ async fn version(
     keys: &[PhysicalExprRef],
     context: &TaskContext,
 ) -> Option<Version> {
-    let version = scanned.version(keys, context).await;
+    let version = scanned.version("of a range join", keys, context).await;
     version.unwrap_or_else(|error| {
         log::debug!("the rows of a range join are not kept: {error}");
         None

@@ -1,0 +1,48 @@
+//! The operators that this crate's codec knows.
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_rmq::parts::{NoteExec, OrderedRowsExec};
+use datafusion_rmq::physical_plan::{
+    PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec, UniqueGroupsExec,
+    WindowFrameExec,
+};
+
+use crate::carrier::CarriedExec;
+
+/// An operator of datafusion-rmq or of this crate.
+pub(crate) enum OurOperator<'a> {
+    RangeJoin(&'a RangeJoinExec),
+    RangeLookup(&'a RangeLookupExec),
+    PrepareIndexes(&'a PrepareIndexesExec),
+    WindowFrame(&'a WindowFrameExec),
+    OrderedRows(&'a OrderedRowsExec),
+    Carried(&'a CarriedExec),
+    Note(&'a NoteExec),
+    /// One that shares memory with another operator.
+    Sharing,
+}
+
+impl<'a> OurOperator<'a> {
+    /// `None` for an operator of another library.
+    pub(crate) fn of(plan: &'a dyn ExecutionPlan) -> Option<Self> {
+        Some(if let Some(join) = plan.downcast_ref() {
+            Self::RangeJoin(join)
+        } else if let Some(lookup) = plan.downcast_ref() {
+            Self::RangeLookup(lookup)
+        } else if let Some(prepare) = plan.downcast_ref() {
+            Self::PrepareIndexes(prepare)
+        } else if let Some(frames) = plan.downcast_ref() {
+            Self::WindowFrame(frames)
+        } else if let Some(rows) = plan.downcast_ref() {
+            Self::OrderedRows(rows)
+        } else if let Some(carried) = plan.downcast_ref() {
+            Self::Carried(carried)
+        } else if let Some(note) = plan.downcast_ref() {
+            Self::Note(note)
+        } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
+            Self::Sharing
+        } else {
+            return None;
+        })
+    }
+}

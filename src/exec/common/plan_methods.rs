@@ -1,0 +1,65 @@
+//! Methods that operators have in common.
+
+/// `ExecutionPlan::with_new_children`, which is deprecated, by `replace_children`.
+macro_rules! with_new_children {
+    () => {
+        fn with_new_children(
+            self: std::sync::Arc<Self>,
+            children: Vec<std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>>,
+        ) -> datafusion::common::Result<
+            std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+        > {
+            use datafusion::physical_plan::execution_plan::{
+                ChildrenPropertiesMode, ReplaceChildrenOptions,
+            };
+            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+            self.replace_children(children, options)
+        }
+    };
+}
+
+/// `ExecutionPlan::apply_expressions` of an operator without expressions.
+macro_rules! no_expressions {
+    () => {
+        fn apply_expressions(
+            &self,
+            _f: &mut dyn FnMut(
+                &datafusion::physical_expr::PhysicalExprRef,
+            ) -> datafusion::common::Result<
+                datafusion::common::tree_node::TreeNodeRecursion,
+            >,
+        ) -> datafusion::common::Result<datafusion::common::tree_node::TreeNodeRecursion> {
+            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+        }
+    };
+}
+
+/// The methods of an operator that returns a row for each row of its only child, the field `input`, in their order.
+macro_rules! row_for_row {
+    () => {
+        fn children(&self) -> Vec<&std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>> {
+            vec![&self.input]
+        }
+
+        fn maintains_input_order(&self) -> Vec<bool> {
+            vec![true]
+        }
+
+        fn cardinality_effect(
+            &self,
+        ) -> datafusion::physical_plan::execution_plan::CardinalityEffect {
+            datafusion::physical_plan::execution_plan::CardinalityEffect::Equal
+        }
+
+        fn child_stats_requests(
+            &self,
+            partition: Option<usize>,
+        ) -> Vec<datafusion::physical_plan::statistics::ChildStats> {
+            vec![datafusion::physical_plan::statistics::ChildStats::At(
+                partition,
+            )]
+        }
+    };
+}
+
+pub(crate) use {no_expressions, row_for_row, with_new_children};
