@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_err, resources_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{
-    EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef,
-};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{
-    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+    Boundedness, EmissionType, ReplaceChildrenOptions,
 };
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -25,6 +22,7 @@ use futures::{TryStreamExt, stream};
 
 use crate::common::inputs::inputs_of;
 use crate::common::options::{ByteSize, RmqOptions};
+use crate::exec::common::plan_methods::{no_expressions, with_new_children};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
@@ -123,12 +121,7 @@ impl ExecutionPlan for CreateIndexExec {
         vec![false]
     }
 
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
+    no_expressions!();
 
     fn replace_children(
         self: Arc<Self>,
@@ -144,13 +137,7 @@ impl ExecutionPlan for CreateIndexExec {
         )))
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,

@@ -621,7 +621,8 @@ async fn indexes_of_files_are_found_until_these_change() {
         session.deregister_table("p").expect("p");
     }
     for ctx in [&ctx, &plain] {
-        set(ctx, "datafusion.runtime.list_files_cache_limit", "0K");
+        let no_cache = "SET datafusion.runtime.list_files_cache_limit = '0K'";
+        run(ctx, no_cache).await.expect("an option");
         let p = format!(
             "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '{}'",
             folder.path().display()

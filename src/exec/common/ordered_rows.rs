@@ -4,13 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::{CooperativeExec, make_cooperative};
-use datafusion::physical_plan::execution_plan::{
-    ChildrenPropertiesMode, ReplaceChildrenOptions, SchedulingType,
-};
+use datafusion::physical_plan::execution_plan::{ReplaceChildrenOptions, SchedulingType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -20,6 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
+use crate::exec::common::plan_methods::{no_expressions, with_new_children};
 
 /// Hides a plan, which is no child, from optimizer rules and from engines that divide plans into tasks.
 ///
@@ -122,12 +120,7 @@ impl ExecutionPlan for OrderedRowsExec {
         vec![]
     }
 
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
+    no_expressions!();
 
     fn replace_children(
         self: Arc<Self>,
@@ -138,13 +131,7 @@ impl ExecutionPlan for OrderedRowsExec {
         Ok(self)
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,

@@ -100,6 +100,7 @@ use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
+use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
@@ -628,13 +629,7 @@ impl ExecutionPlan for RangeJoinExec {
         }
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,

@@ -11,12 +11,10 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
-use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::common::inputs::inputs_of;
@@ -24,6 +22,7 @@ use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
+use crate::exec::common::plan_methods::{row_for_row, with_new_children};
 use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
@@ -123,17 +122,7 @@ impl ExecutionPlan for RangeLookupExec {
         &self.properties
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn cardinality_effect(&self) -> CardinalityEffect {
-        CardinalityEffect::Equal
-    }
+    row_for_row!();
 
     fn supports_limit_pushdown(&self) -> bool {
         true
@@ -182,13 +171,7 @@ impl ExecutionPlan for RangeLookupExec {
         }
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,
@@ -205,10 +188,6 @@ impl ExecutionPlan for RangeLookupExec {
         };
         let input = self.input.execute(partition, context)?;
         Ok(stream.start(input))
-    }
-
-    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
-        vec![ChildStats::At(partition)]
     }
 
     fn statistics_from_inputs(

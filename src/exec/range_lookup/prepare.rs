@@ -17,13 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow::array::RecordBatch;
 use arrow::datatypes::Field;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
+use datafusion::physical_expr::Distribution;
+use datafusion::physical_plan::execution_plan::ReplaceChildrenOptions;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
-use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
@@ -35,6 +34,7 @@ use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
+use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::expr::index_lookup::{IndexSlot, RunId};
@@ -139,9 +139,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         &self.properties
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    row_for_row!();
 
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
         let required = if self.is_collected {
@@ -152,20 +150,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         InputDistributionRequirements::new(vec![required])
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn cardinality_effect(&self) -> CardinalityEffect {
-        CardinalityEffect::Equal
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
+    no_expressions!();
 
     fn replace_children(
         self: Arc<Self>,
@@ -178,13 +163,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         Ok(Arc::new(prepare))
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let mode = datafusion::physical_plan::execution_plan::ChildrenPropertiesMode::Recompute;
-        self.replace_children(children, ReplaceChildrenOptions::new(mode))
-    }
+    with_new_children!();
 
     fn execute(
         &self,
@@ -228,10 +207,6 @@ impl ExecutionPlan for PrepareIndexesExec {
             self.schema(),
             batches,
         )))
-    }
-
-    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
-        vec![ChildStats::At(partition)]
     }
 
     fn statistics_from_inputs(

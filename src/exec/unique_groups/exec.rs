@@ -13,8 +13,7 @@ use datafusion::physical_expr::equivalence::AcrossPartitions;
 use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{
-    Boundedness, CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
-    SchedulingType,
+    Boundedness, CardinalityEffect, EmissionType, ReplaceChildrenOptions, SchedulingType,
 };
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -30,6 +29,7 @@ use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
+use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
 use crate::exec::unique_groups::replay::ReplayExec;
@@ -171,13 +171,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         })
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,

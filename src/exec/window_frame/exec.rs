@@ -9,9 +9,7 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{Distribution, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
-use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -23,6 +21,7 @@ use futures::stream;
 
 use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::OperatorMetrics;
+use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::stream::FrameStream;
 
@@ -141,13 +140,7 @@ impl ExecutionPlan for WindowFrameExec {
         Ok(Arc::new(Self::new(window, self.calls.to_vec())))
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
+    with_new_children!();
 
     fn execute(
         &self,
