@@ -145,13 +145,13 @@ impl ExecutionPlan for CreateIndexExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let build = self.builder(context);
-        let built = async move {
+        let done = async move {
             let name = build.index.name.clone();
-            let built = build.run().await;
-            built.map_err(|error| error.context(format!("CREATE INDEX {name}")))
+            let outcome = build.run().await;
+            outcome.map_err(|error| error.context(format!("CREATE INDEX {name}")))
         };
         let schema = self.schema();
-        let rows = stream::once(built).try_filter_map(|()| async { Ok(None::<RecordBatch>) });
+        let rows = stream::once(done).try_filter_map(|()| async { Ok(None::<RecordBatch>) });
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 

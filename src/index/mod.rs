@@ -6,8 +6,8 @@
 //!   thresholds.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
 //!   where devices fail.
-//! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each
-//!   belongs to, and the session's CUDA devices.
+//! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
+//!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
 
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
@@ -15,12 +15,14 @@ pub(crate) mod column_index;
 pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;
 pub(crate) mod devices;
+pub(crate) mod entries;
 pub(crate) mod key_bits;
 pub(crate) mod key_index;
 pub(crate) mod named_index;
 pub(crate) mod nearest_value;
 pub(crate) mod rank;
 pub(crate) mod ready_index;
+pub(crate) mod reserved_index;
 pub(crate) mod sort_keys;
 pub(crate) mod threshold;
 pub(crate) mod threshold_queries;

@@ -8,8 +8,8 @@ use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
 use crate::index::best_positions::CountedRanges;
-use crate::index::catalog::ReservedIndex;
 use crate::index::key_index::Answer;
+use crate::index::reserved_index::ReservedIndex;
 use crate::index::threshold::ThresholdTest;
 use rmq_engine::RangeEnd;
 

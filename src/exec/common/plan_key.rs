@@ -34,7 +34,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
-use crate::index::catalog::SentRows;
+use crate::index::entries::SentRows;
 use crate::index::version::{FileVersion, Version};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.

@@ -7,9 +7,10 @@ use datafusion::common::{DataFusionError, Result};
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
-use crate::index::catalog::{DeviceBytes, IndexCatalog};
+use crate::index::catalog::IndexCatalog;
 use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
+use crate::index::reserved_index::DeviceBytes;
 
 /// The devices that the engine choice selected for a build side.
 #[derive(Debug, Clone)]

@@ -20,11 +20,11 @@ use crate::exec::range_lookup::scan::{
     RelationScan, ScanVersion, load_columns, read_version, version_of_files,
 };
 use crate::exec::range_lookup::source::{RelationSource, column_type};
-use crate::index::catalog::ReservedIndex;
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
 use crate::index::ready_index::ReadyIndex;
+use crate::index::reserved_index::ReservedIndex;
 use crate::index::sort_keys::Chunks;
 
 /// An index that is ready to be queried.

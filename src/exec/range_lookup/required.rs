@@ -11,8 +11,9 @@ use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::{IndexCatalog, IndexKey, SentRows};
+use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
+use crate::index::entries::{IndexKey, SentRows};
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 

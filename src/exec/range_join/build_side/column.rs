@@ -123,7 +123,7 @@ impl ColumnNeeds {
     /// What is needed and has not been built.
     pub(crate) fn without(&self, built: &PreparedColumn) -> Self {
         let sums = self.sums && built.sums.is_none();
-        let missing = |index: &&IndexNeeds| !built.has_index(index);
+        let missing = |index: &&IndexNeeds| !built.has_index(**index);
         Self {
             // Sums are built of counts.
             counts: self.counts && built.counts.is_none() || sums,
@@ -220,7 +220,7 @@ impl PreparedColumn {
         memory.sum::<usize>() + self.index_registered_bytes()
     }
 
-    fn has_index(&self, needs: &IndexNeeds) -> bool {
+    fn has_index(&self, needs: IndexNeeds) -> bool {
         let mut indexes = self.indexes.iter();
         indexes.any(|(known, _)| {
             known.extreme == needs.extreme && (known.positions || !needs.positions)

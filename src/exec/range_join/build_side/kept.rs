@@ -32,7 +32,8 @@ use crate::exec::range_join::build_side::side::{BuildSide, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::index::catalog::{IndexCatalog, KeptRows, SessionCatalog};
+use crate::index::catalog::{IndexCatalog, SessionCatalog};
+use crate::index::entries::KeptRows;
 use crate::index::version::Version;
 use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
@@ -292,29 +293,10 @@ impl BuildSideKeeper {
             return internal_err!("a kept build side lacks values");
         }
         let prepared = self.prepared(kept);
-        let row_order = self.row_order(kept, indexer, &prepared)?;
+        let row_order = row_order(kept, indexer, &prepared)?;
         let threshold = self.threshold_index(kept, indexer.threads, &prepared);
         let sorted = Arc::clone(&kept.sorted);
         indexer.side(sorted, prepared, row_order, threshold, memory)
-    }
-
-    fn row_order(
-        &self,
-        kept: &KeptSide,
-        indexer: &SortAndIndex,
-        prepared: &[PreparedColumn],
-    ) -> Result<Option<Arc<RowOrder>>> {
-        let Some(order) = indexer.row_order(&kept.sorted, prepared)? else {
-            return Ok(None);
-        };
-        let orders = &mut kept.parts().orders;
-        match orders.iter().find(|known| known.is_same(&order)) {
-            Some(known) => Ok(Some(Arc::clone(known))),
-            None => {
-                orders.push(Arc::clone(&order));
-                Ok(Some(order))
-            }
-        }
     }
 
     fn threshold_index(
@@ -385,6 +367,25 @@ impl BuildSideKeeper {
     /// Evicts what the values that were added leave no memory for.
     pub(crate) fn shrink(&self) {
         self.catalog.shrink_to(self.limit);
+    }
+}
+
+/// The order in which the join returns rows, if it is not that of the range key.
+fn row_order(
+    kept: &KeptSide,
+    indexer: &SortAndIndex,
+    prepared: &[PreparedColumn],
+) -> Result<Option<Arc<RowOrder>>> {
+    let Some(order) = indexer.row_order(&kept.sorted, prepared)? else {
+        return Ok(None);
+    };
+    let orders = &mut kept.parts().orders;
+    match orders.iter().find(|known| known.is_same(&order)) {
+        Some(known) => Ok(Some(Arc::clone(known))),
+        None => {
+            orders.push(Arc::clone(&order));
+            Ok(Some(order))
+        }
     }
 }
 
