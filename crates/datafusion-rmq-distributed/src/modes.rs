@@ -4,8 +4,8 @@
 //! receives and sorts:
 //!
 //! - The whole searched side is sent to each task: `b` for each worker, however many there are.
-//! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the searched
-//!   side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
+//! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the
+//!   searched side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Random queries with range joins of all forms, nearest rows and range functions return on several workers what one node
-//! returns, ties included.
+//! Random queries with range joins of all forms, nearest rows and range functions return on several workers what one
+//! node returns, ties included.
 //!
 //! `RMQ_CASES` is the number of queries of a run, `RMQ_TEST_SEED` repeats one, and `RMQ_TEST_CASE` the queries over one
 //! set of tables.
