@@ -154,12 +154,30 @@ impl Bench {
 
 /// This program on these cores.
 fn on_cores(cores: std::ops::Range<usize>) -> Result<Command> {
-    let all = std::thread::available_parallelism()?.get();
+    let all = all_cores()?;
     let mut command = Command::new("taskset");
-    let cores = cores.map(|core| (core % all).to_string());
+    let cores = cores.map(|core| all[core % all.len()].to_string());
     command.arg("-c").arg(cores.collect::<Vec<_>>().join(","));
     command.arg(std::env::current_exe()?);
     Ok(command)
+}
+
+/// The numbers of the cores that this process may use.
+fn all_cores() -> Result<Vec<usize>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let ranges = list
+        .unwrap_or_default()
+        .trim()
+        .split(',')
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let [first, last] = [first, last].map(|core| core.parse().unwrap_or(0));
+            first..=last
+        });
+    Ok(ranges.collect())
 }
 
 fn clone_of(command: &Command) -> Command {
