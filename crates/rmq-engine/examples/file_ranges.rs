@@ -1,4 +1,4 @@
-//! Answers the ranges of files, of which `benches/python_frames.py --index` compares the time with the Python package's.
+//! Answers the ranges of files. `benches/python_frames.py --index` compares the time with that of the Python package.
 //! The folder has `values` (f64), `left` and `right` (i64). Prints the CPU seconds of the answers on one thread, and
 //! their sum.
 //!
