@@ -107,15 +107,6 @@ def rolling_by(engine):
     return run
 
 
-def rolling_groups(engine):
-    def run(trades, quotes):
-        both = both_tables(trades, quotes).sort("sym", "ts")
-        windows = both.rolling("ts", period="2s", closed="both", group_by="sym").agg(low=pl.col("bid").min(), id=pl.col("id").last())
-        return windows.filter(pl.col("id").is_not_null()).select("id", "low").collect(engine=engine)
-
-    return run
-
-
 def pandas_rolling(trades, quotes):
     import pandas as pd
 
@@ -149,7 +140,9 @@ def numpy_reduceat(trades, quotes):
     key = quotes.select(place).to_series().to_numpy()
     order = np.argsort(key)
     key, bid = key[order], quotes["bid"].to_numpy()[order]
-    at = trades.select(place).to_series().to_numpy()
+    # In the order of the key, as reduceat also reduces what is between two ranges.
+    trades = trades.select("id", at=place).sort("at")
+    at = trades["at"].to_numpy()
     left, right = np.searchsorted(key, at - SECOND), np.searchsorted(key, at + SECOND, side="right")
     bounds = np.empty(2 * len(at), np.int64)
     bounds[::2], bounds[1::2] = left, right
@@ -200,8 +193,6 @@ FORMS = {
     "polars, buckets, in memory": (None, by_buckets("in-memory")),
     "polars, rolling_min_by over both, streaming": (None, rolling_by("streaming")),
     "polars, rolling_min_by over both, in memory": (None, rolling_by("in-memory")),
-    "polars, rolling groups of both, streaming": (None, rolling_groups("streaming")),
-    "polars, rolling groups of both, in memory": (None, rolling_groups("in-memory")),
     "polars, join_where, streaming": (None, join_where("streaming")),
     "polars, join_where, in memory": (None, join_where("in-memory")),
     "pandas, rolling over both": ("pandas", pandas_rolling),
