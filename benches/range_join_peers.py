@@ -4,8 +4,8 @@
     python3 -m venv peers && peers/bin/pip install duckdb polars pyarrow
     peers/bin/python benches/range_join_peers.py
 
-Builds and runs the benchmark, which writes its tables as Parquet, runs the same queries in DuckDB and Polars in their fastest forms, and
-checks that all return the same sum. Names as arguments run only those parts: positions, trades. RMQ_BENCH_BINARY names a benchmark that
+Builds and runs the benchmark, which writes its tables as Parquet, runs the same queries in DuckDB and Polars (in memory and
+streaming), and checks that all return the same sum. Names as arguments run only those parts: positions, trades. RMQ_BENCH_BINARY names a benchmark that
 is already built.
 """
 
@@ -90,17 +90,36 @@ def trades(folder):
     found = {"DuckDB by buckets": measure("DuckDB, joined by buckets", lambda: db.execute(bucketed).fetchone()[0])}
     db.close()
     q, t = (pl.read_parquet(folder / f"{table}.parquet") for table in ("quotes", "trades"))
-
-    def rolling():
-        # Polars' windows end at the row, so trades are moved to ts + 1 s.
-        moved = t.select("sym", ts=pl.col("ts") + timedelta(seconds=1), price=pl.lit(None, pl.Int64), id="id")
-        both = pl.concat([q.with_columns(id=pl.lit(None, pl.Int64)), moved], how="diagonal")
-        low = pl.col("price").rolling_min_by("ts", window_size=timedelta(seconds=2), closed="both", min_samples=1)
-        lows = both.sort("sym", "ts").with_columns(m=low.over("sym"))
-        return lows.filter(pl.col("id").is_not_null()).select(pl.col("m").sum()).item()
-
-    found["Polars rolling"] = measure("Polars, rolling_min_by over both", rolling)
+    for engine in ("streaming", "in-memory"):
+        form = f"Polars by buckets, {engine}"
+        found[form] = measure(form, lambda: polars_buckets(q, t).collect(engine=engine).item())
+        form = f"Polars rolling, {engine}"
+        found[form] = measure(form, lambda: polars_rolling(q, t).collect(engine=engine).item())
     return found
+
+
+def polars_buckets(q, t):
+    """With buckets as long as a window, a window overlaps one or two of them."""
+
+    def bucket(column):
+        return pl.col(column).dt.epoch("us") // 2_000_000
+
+    q = q.lazy().with_columns(bucket=bucket("ts"))
+    second = timedelta(seconds=1)
+    t = t.lazy().select("id", "sym", opens=pl.col("ts") - second, closes=pl.col("ts") + second)
+    first, last = t.with_columns(bucket=bucket("opens")), t.with_columns(bucket=bucket("closes"))
+    both = pl.concat([first, last.filter(bucket("opens") != bucket("closes"))])
+    pairs = both.join(q, on=["sym", "bucket"]).filter(pl.col("ts").is_between("opens", "closes"))
+    return pairs.group_by("id").agg(m=pl.col("price").min()).select(pl.col("m").sum())
+
+
+def polars_rolling(q, t):
+    """Polars' windows end at the row, so trades are moved to ts + 1 s."""
+    moved = t.lazy().select("sym", ts=pl.col("ts") + timedelta(seconds=1), price=pl.lit(None, pl.Int64), id="id")
+    both = pl.concat([q.lazy().with_columns(id=pl.lit(None, pl.Int64)), moved], how="diagonal")
+    low = pl.col("price").rolling_min_by("ts", window_size=timedelta(seconds=2), closed="both", min_samples=1)
+    lows = both.sort("sym", "ts").with_columns(m=low.over("sym"))
+    return lows.filter(pl.col("id").is_not_null()).select(pl.col("m").sum())
 
 
 def main():

@@ -10,7 +10,8 @@
 [(1, 9.8), (2, None)]
 
 `connect` opens a session, `RangeIndex` answers ranges over one array without SQL, and `window_join`, `asof_join` and
-`overlap_join` are the commonest joins as functions. `datafusion_rmq.dbapi` is a DB-API 2.0 module.
+`overlap_join` are the commonest joins as functions. `datafusion_rmq.dbapi` is a DB-API 2.0 module, `datafusion_rmq.adbc` an
+ADBC driver.
 """
 
 from datafusion_rmq._native import (

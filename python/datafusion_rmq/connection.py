@@ -40,9 +40,7 @@ class Connection:
 
     def __init__(self, *, frames: bool = True, progress: bool = False, **options: Any) -> None:
         self._frames = frames
-        known = Session.option_names()
-        named = {_full_name(name, known): _option_text(value) for name, value in options.items() if value is not None}
-        self._open: Session | None = Session(named, bar_maker() if progress else None)
+        self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
 
     @property
     def _session(self) -> Session:
@@ -148,6 +146,12 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<datafusion_rmq.Connection tables={self.tables()}>" if self._open else "<datafusion_rmq.Connection closed>"
+
+
+def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options by their full names, with their values as SET has them."""
+    known = Session.option_names()
+    return {_full_name(name, known): _option_text(value) for name, value in options.items() if value is not None}
 
 
 def _full_name(name: str, known: list[str]) -> str:

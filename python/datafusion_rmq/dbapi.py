@@ -6,7 +6,7 @@
 [(11,), (12,)]
 
 Parameters are `$1`, `$2` and so on (a sequence), or `$name` (a dict). There are no transactions: `commit` does nothing, and
-`rollback` is an error.
+`rollback` after a change is an error.
 """
 
 import datetime
@@ -117,6 +117,7 @@ class Connection:
 
     def __init__(self, session: datafusion_rmq.Connection) -> None:
         self._session: datafusion_rmq.Connection | None = session
+        self._changed = False
 
     @property
     def session(self) -> datafusion_rmq.Connection:
@@ -131,12 +132,15 @@ class Connection:
         return Cursor(self)
 
     def commit(self) -> None:
-        """Does nothing: each statement is final."""
+        """Keeps the changes since the last call, which are final anyway."""
         self.session  # Checks that it is open.
+        self._changed = False
 
     def rollback(self) -> None:
-        """An error: there are no transactions."""
-        raise NotSupportedError("there are no transactions, so nothing can be rolled back")
+        """Does nothing where nothing was changed since the last `commit`, as pools of connections need it; else an error."""
+        self.session  # Checks that it is open.
+        if self._changed:
+            raise NotSupportedError("there are no transactions, so what was changed cannot be rolled back")
 
     def close(self) -> None:
         """Drops the session's tables and indexes."""
@@ -165,7 +169,7 @@ class Cursor:
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
         """Name and Arrow type of each column, and five times None, as PEP 249 has it; None for no query."""
-        if self._result is None or not self._result.columns:
+        if self._result is None or not self._result.columns or self._result._query.changes:
             return None
         return [(name, kind, *[None] * 5) for name, kind in zip(self._result.columns, self._result.types)]
 
@@ -174,14 +178,18 @@ class Cursor:
         self._check()
         self._result, self.rowcount = None, -1
         result = self.connection.session._sql(operation, parameters or None, None)
-        rows = result.fetchall()
-        self._result, self._rows, self.rowcount = result, iter(rows), len(rows)
+        rows, count = result.fetchall(), len(result)
+        if result._query.changes:
+            self.connection._changed = True
+            # Changes of rows have their number, changes of tables nothing.
+            rows, count = [], rows[0][0] if rows and rows[0] else -1
+        self._result, self._rows, self.rowcount = result, iter(rows), count
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
         """Runs a statement once for each item."""
-        for parameters in seq_of_parameters:
-            self.execute(operation, parameters)
+        counts = [self.execute(operation, parameters).rowcount for parameters in seq_of_parameters]
+        self.rowcount = sum(counts) if counts and min(counts) >= 0 else -1
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The next row, or None."""

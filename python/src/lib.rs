@@ -10,14 +10,17 @@
     reason = "PyO3 passes arguments by value"
 )]
 
+mod adbc;
 mod errors;
 mod frame;
+mod lent;
 mod params;
 mod progress;
 mod python_values;
 mod query;
 mod range_batches;
 mod range_index;
+mod running;
 mod runtime;
 mod session;
 mod shared;

@@ -13,21 +13,19 @@ use datafusion::common::cast::as_string_array;
 use datafusion::common::format::ExplainFormat;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::ExplainOption;
 use datafusion::physical_plan::{collect, execute_stream};
-use futures::StreamExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::PyRecordBatchReader;
-use tokio::sync::Mutex as AsyncMutex;
 
 use crate::errors::from_datafusion;
 use crate::progress::{Bar, RunningPlan};
 use crate::python_values::python_columns;
+use crate::running::Running;
 use crate::runtime::{run, run_watched};
-use crate::shared::{Frames, Shared};
+use crate::shared::{Frames, Planned, Shared};
 
 /// A query. It runs when its rows are first asked for, and keeps them.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
@@ -35,16 +33,20 @@ pub struct Query {
     #[pyo3(get)]
     sql: String,
     frame: DataFrame,
+    /// Whether the statement changed rows or tables. Of changed rows, the only row has the number.
+    #[pyo3(get)]
+    changes: bool,
     frames: Arc<Frames>,
     shared: Arc<Shared>,
     rows: Mutex<Option<Arc<[RecordBatch]>>>,
 }
 
 impl Query {
-    pub fn new(sql: String, frame: DataFrame, frames: Frames, shared: Arc<Shared>) -> Self {
+    pub fn new(sql: String, planned: Planned, frames: Frames, shared: Arc<Shared>) -> Self {
         Self {
             sql,
-            frame,
+            frame: planned.frame,
+            changes: planned.changes,
             frames: Arc::new(frames),
             shared,
             rows: Mutex::default(),
@@ -143,10 +145,7 @@ impl Query {
             let plan = shared.with_frames(&frames, planned).await?;
             execute_stream(plan, context)
         })?;
-        let reader = Running {
-            schema: self.schema(),
-            stream: Arc::new(AsyncMutex::new(stream)),
-        };
+        let reader = Running::new(self.schema(), stream, None);
         capsule(py, Box::new(reader), requested_schema)
     }
 
@@ -257,33 +256,4 @@ fn capsule<'py>(
     Ok(reader
         .call_method1("__arrow_c_stream__", args)?
         .cast_into()?)
-}
-
-/// A running query, as a reader.
-struct Running {
-    schema: SchemaRef,
-    stream: Arc<AsyncMutex<SendableRecordBatchStream>>,
-}
-
-impl Iterator for Running {
-    type Item = Result<RecordBatch, ArrowError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let stream = Arc::clone(&self.stream);
-        let next = async move { stream.lock().await.next().await.transpose() };
-        // The reader of the stream may hold the interpreter's lock, which buffers of Python objects need when they are
-        // dropped. `run` releases it.
-        let Some(next) = Python::try_attach(|py| run(py, next)) else {
-            let text = "the Python interpreter is shutting down".to_string();
-            return Some(Err(ArrowError::CDataInterface(text)));
-        };
-        let next = next.map_err(|error| ArrowError::ExternalError(Box::new(error)));
-        next.transpose()
-    }
-}
-
-impl RecordBatchReader for Running {
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
 }

@@ -6,29 +6,24 @@ use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Result, TableReference};
-use datafusion::dataframe::DataFrame;
 use datafusion::datasource::file_format::options::{
     CsvReadOptions, ParquetReadOptions, ReadOptions,
 };
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::logical_expr::{DdlStatement, LogicalPlan};
-use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{RmqOptions, prepare_statement};
+use datafusion::prelude::SessionConfig;
+use datafusion_rmq::RmqOptions;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use tokio::sync::RwLock;
 
-use crate::errors::from_datafusion;
 use crate::frame::Frame;
+use crate::lent;
 use crate::params;
 use crate::query::Query;
 use crate::runtime::run;
-use crate::shared::{Frames, Shared};
+use crate::shared::{Frames, RUNTIME_OPTIONS, Shared};
 use crate::table_names;
-
-const RUNTIME_OPTIONS: &str = "datafusion.runtime.";
 
 /// A session.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
@@ -45,30 +40,10 @@ impl Session {
         options: HashMap<String, String>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let (runtime, plain): (Vec<_>, Vec<_>) = options
-            .into_iter()
-            .partition(|(name, _)| name.starts_with(RUNTIME_OPTIONS));
-        let mut config = SessionConfig::new()
-            .with_information_schema(true)
-            .with_option_extension(RmqOptions::default());
-        for (name, value) in plain {
-            let set = config.options_mut().set(&name, &value);
-            set.map_err(from_datafusion)?;
-        }
-        let ctx = SessionContext::new_with_config(config);
-        datafusion_rmq::register(&ctx);
-        let session = Self {
-            shared: Arc::new(Shared {
-                ctx,
-                names: RwLock::default(),
-                progress,
-            }),
-        };
-        for (name, value) in runtime {
-            let set = format!("SET {name} = '{}'", value.replace('\'', "''"));
-            session.sql(py, &set, None, vec![])?;
-        }
-        Ok(session)
+        let shared = run(py, Shared::open(options, progress))?;
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// The full names of all options.
@@ -77,8 +52,7 @@ impl Session {
         let config = SessionConfig::new().with_option_extension(RmqOptions::default());
         let entries = config.options().entries();
         let mut names: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
-        let runtime = ["max_temp_directory_size", "memory_limit", "temp_directory"];
-        names.extend(runtime.map(|name| format!("{RUNTIME_OPTIONS}{name}")));
+        names.extend(RUNTIME_OPTIONS.map(str::to_string));
         names
     }
 
@@ -90,15 +64,8 @@ impl Session {
     /// Removes a table.
     fn deregister(&self, py: Python<'_>, name: String) -> PyResult<()> {
         let shared = Arc::clone(&self.shared);
-        let table = TableReference::bare(name.as_str());
-        let removed = run(py, async move {
-            let _exclusive = shared.names.write().await;
-            let removed = shared.ctx.deregister_table(table)?;
-            let found = removed.is_some();
-            drop(removed);
-            drop_unused_indexes(&shared.ctx).await?;
-            Ok(found)
-        })?;
+        let table = name.clone();
+        let removed = run(py, async move { shared.remove(table).await })?;
         if !removed {
             let text = format!("no table is registered as '{name}'");
             return Err(PyKeyError::new_err(text));
@@ -176,6 +143,11 @@ impl Session {
         })
     }
 
+    /// Lends the session to the ADBC driver, for one database that is opened with this number.
+    fn lend(&self) -> u64 {
+        lent::lend(&self.shared)
+    }
+
     /// Plans a statement, and runs it if it is no query.
     fn sql(
         &self,
@@ -191,72 +163,17 @@ impl Session {
             .collect();
         let shared = Arc::clone(&self.shared);
         let text = sql.to_string();
-        let query = run(py, async move {
-            let state = shared.ctx.state();
-            let planned = async {
-                let dialect = state.config_options().sql_parser.dialect;
-                let mut statement = state.sql_to_statement(&text, &dialect)?;
-                prepare_statement(&mut statement, state.config_options())?;
-                let plan = state.statement_to_plan(statement).await?;
-                match params {
-                    Some(params) => plan.with_param_values(params),
-                    None => Ok(plan),
-                }
-            };
-            let plan = shared.with_frames(&frames, planned).await?;
-            // A table can be made of a frame of the same name.
-            let created = created(&plan);
-            let others = frames
-                .iter()
-                .filter(|(name, _)| Some(name.as_str()) != created);
-            let others: Frames = others.cloned().collect();
-            let run = async {
-                let frame = shared.ctx.execute_logical_plan(plan.clone()).await?;
-                run_at_once(frame).await
-            };
-            let frame = shared.with_frames(&others, run).await?;
-            Ok(Query::new(text.clone(), frame, frames, Arc::clone(&shared)))
-        })?;
-        Ok(query)
+        run(py, async move {
+            let planned = shared.statement(&text, params, &frames).await?;
+            Ok(Query::new(text, planned, frames, shared))
+        })
     }
-}
-
-/// The table or view that a statement creates.
-fn created(plan: &LogicalPlan) -> Option<&str> {
-    match plan {
-        LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Some(create.name.table()),
-        LogicalPlan::Ddl(DdlStatement::CreateView(create)) => Some(create.name.table()),
-        _ => None,
-    }
-}
-
-/// Runs a statement that changes data, so that it runs once and when it is given. The result has its counts.
-async fn run_at_once(frame: DataFrame) -> Result<DataFrame> {
-    match frame.logical_plan() {
-        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => frame.cache().await,
-        _ => Ok(frame),
-    }
-}
-
-/// Frees the indexes of tables that are gone, and the columns that these keep: listing indexes drops them.
-async fn drop_unused_indexes(ctx: &SessionContext) -> Result<()> {
-    ctx.sql("SELECT count(*) FROM rmq_indexes()")
-        .await?
-        .collect()
-        .await?;
-    Ok(())
 }
 
 impl Session {
     fn replace(&self, py: Python<'_>, name: String, table: Arc<dyn TableProvider>) -> PyResult<()> {
         let shared = Arc::clone(&self.shared);
-        run(py, async move {
-            let _exclusive = shared.names.write().await;
-            let name = TableReference::bare(name);
-            shared.ctx.deregister_table(name.clone())?;
-            shared.ctx.register_table(name, table)?;
-            drop_unused_indexes(&shared.ctx).await
-        })
+        run(py, async move { shared.replace(name, table).await })
     }
 
     fn read_files(

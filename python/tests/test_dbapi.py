@@ -1,10 +1,12 @@
 """The DB-API 2.0."""
 
+import contextlib
 import datetime
 
 import pandas as pd
 import polars as pl
 import pytest
+import sqlalchemy.pool
 
 from datafusion_rmq import dbapi
 
@@ -35,10 +37,13 @@ def test_statements_without_rows():
     cursor.execute("CREATE TABLE t AS SELECT 1 AS v")
     assert cursor.description is None and cursor.fetchall() == []
     cursor.executemany("INSERT INTO t VALUES ($1)", [[2], [3]])
+    assert cursor.description is None and cursor.rowcount == 2 and cursor.fetchall() == []
     assert cursor.execute("SELECT v FROM t ORDER BY v").fetchall() == [(1,), (2,), (3,)]
-    connection.commit()
     with pytest.raises(dbapi.NotSupportedError):
         connection.rollback()
+    connection.commit()
+    # Nothing was changed since.
+    connection.rollback()
 
 
 def test_pandas_reads():
@@ -47,6 +52,31 @@ def test_pandas_reads():
     with pytest.warns(UserWarning, match="SQLAlchemy"):
         frame = pd.read_sql("SELECT * FROM t ORDER BY v", connection)
     assert frame["v"].tolist() == [1, 2] and frame["s"][0] == "a"
+
+
+def test_polars_reads():
+    connection = dbapi.connect()
+    connection.session.register("t", pl.DataFrame({"v": [1, 2], "s": ["a", None]}))
+    read = pl.read_database("SELECT * FROM t ORDER BY v", connection)
+    assert read.rows() == [(1, "a"), (2, None)]
+
+
+def test_a_pool_of_sqlalchemy():
+    """It hands connections back after a rollback, and drops those whose rollback fails."""
+    opened = []
+
+    def connect():
+        opened.append(dbapi.connect())
+        opened[-1].session.register("t", pl.DataFrame({"v": [1, 2]}))
+        return opened[-1]
+
+    pool = sqlalchemy.pool.QueuePool(connect, pool_size=1, max_overflow=0)
+    for _ in range(3):
+        with contextlib.closing(pool.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT sum(v) FROM t")
+            assert cursor.fetchall() == [(3,)]
+    assert len(opened) == 1
 
 
 def test_variables_are_not_seen():

@@ -225,9 +225,37 @@ def test_memory_is_freed():
     assert pool.bytes_allocated() - before < 1_000_000
 
 
-def test_polars_is_not_copied():
-    series = pl.Series("v", np.arange(1000, dtype=np.int64))
-    con = rmq.connect().register("t", pl.DataFrame([series]))
-    found = con.sql("SELECT v FROM t").to_arrow().column("v").chunk(0)
-    address = series.to_arrow().buffers()[1].address
-    assert found.buffers()[1].address + found.offset * 8 == address
+def address(array):
+    """Where the values of an Arrow array begin."""
+    array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+    return array.buffers()[1].address + array.offset * 8
+
+
+VALUES = np.arange(1000, dtype=np.int64)
+UNCOPIED = {
+    "polars": lambda: pl.DataFrame({"v": VALUES}),
+    "polars sliced": lambda: pl.DataFrame({"v": VALUES})[7:],
+    "pyarrow": lambda: pa.table({"v": VALUES}),
+    "pyarrow sliced": lambda: pa.table({"v": VALUES}).slice(7),
+    "pandas": lambda: pd.DataFrame({"v": VALUES}),
+}
+
+
+@pytest.mark.parametrize("kind", UNCOPIED)
+def test_columns_are_not_copied(kind):
+    frame = UNCOPIED[kind]()
+    known = address(pl.Series(frame["v"]).to_arrow() if kind.startswith("polars") else pa.table(frame).column("v"))
+    result = rmq.connect().register("t", frame).sql("SELECT v FROM t")
+    assert address(result.to_arrow().column("v")) == known
+    assert address(result.to_polars()["v"].to_arrow()) == known
+    assert address(pa.table(result).column("v")) == known
+    # Each execution has the same memory, not a copy of its own.
+    streamed = pa.RecordBatchReader.from_stream(result.stream()).read_next_batch()
+    assert address(streamed.column("v")) == known
+
+
+def test_foreign_byte_order_is_an_error():
+    """The libraries cannot export it."""
+    for frame in (lambda: pd.DataFrame({"v": np.arange(5, dtype=">i8")}), lambda: pa.table({"v": np.arange(5, dtype=">f8")})):
+        with pytest.raises((TypeError, NotImplementedError), match="[Bb]yte-swapped"):
+            rmq.connect().register("t", frame())

@@ -136,6 +136,8 @@ def test_overlap_join(how, closed):
             expected.append(a)
     joined = rmq.overlap_join(left, right, by="k", how=how, closed=closed)
     assert rows(joined) == sorted(expected, key=repr)
+    explained = joined.explain()
+    assert explained.startswith("SELECT ") and "RangeJoinExec" in explained
 
 
 @pytest.mark.parametrize(

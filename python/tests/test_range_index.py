@@ -93,6 +93,26 @@ def test_not_copied():
     assert sys.getrefcount(values) == references
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda values: values,
+        lambda values: memoryview(values),
+        lambda values: pa.array(values),
+        lambda values: pa.array(values).slice(0),
+        lambda values: pl.Series(pa.array(values)),
+        lambda values: pa.chunked_array([pa.array(values)]),
+    ],
+    ids=["NumPy", "buffer", "Arrow", "Arrow slice", "polars", "one chunk"],
+)
+def test_memory_is_shared(wrap):
+    values = np.arange(1000.0)
+    index = RangeIndex(wrap(values))
+    # Nobody may do so. Here it shows whose memory is searched.
+    values[7] = -1.0
+    assert index.min(0, 999) == -1.0 and index.argmin(0, 999) == 7
+
+
 def test_scalars_shapes_and_empty_arrays():
     index = RangeIndex(np.array([5, 3, 8]))
     assert index.min(0, 2) == 3 and np.ndim(index.min(0, 2)) == 0
