@@ -29,10 +29,10 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys,
-    LateralToRangeJoin, LongListsToTables, NullableSubqueries, PartitionRangeJoins,
-    RangeCallToLookup, RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
-    WindowsToFrames,
+    JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
+    LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
+    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
+    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -167,6 +167,7 @@ fn register_in(
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
         .with_analyzer_rule(Arc::new(ArgExtremesToFirstValues))
+        .with_analyzer_rule(Arc::new(JoinSubqueriesToFilters))
         .with_analyzer_rule(Arc::new(NullableSubqueries))
         .with_optimizer_rules(with_rules(optimizer, &planner).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
@@ -201,6 +202,8 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             vec![
                 // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
                 Arc::new(RangeCallToLookup),
+                // Before all rules for subqueries, which know the next query around one only.
+                Arc::new(NestedSubqueriesToColumns),
                 // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it
                 // to fail.
                 Arc::new(LaterRowsToLastKeys),

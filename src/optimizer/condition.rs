@@ -329,8 +329,8 @@ pub(crate) fn operator(comparison: Comparison) -> Operator {
     }
 }
 
-/// Replaces casts that may fail, of the key or of the bound, and a constant that is added to the key, by a conversion
-/// of the bound that cannot fail. Returns whether there were any.
+/// Replaces casts that may fail, of the key or of the bound, the date of a key, and a constant that is added to the
+/// key, by a conversion of the bound that cannot fail. Returns whether there were any.
 pub(crate) fn convert_bound<E: Operand>(
     (key, comparison, bound): &mut Compared<E>,
     bounds: &E::Schema,
@@ -353,7 +353,7 @@ pub(crate) fn convert_bound<E: Operand>(
         let key_type = match (&of_key, &of_bound) {
             (Some((_, cast)), _) => cast.from.clone(),
             (None, Some((_, cast))) => cast.to.clone(),
-            (None, None) => return Ok(is_converted),
+            (None, None) => break,
         };
         let mut factors = (1, 1);
         if let Some((factor, cast)) = of_key {
@@ -369,6 +369,39 @@ pub(crate) fn convert_bound<E: Operand>(
         *bound = bound.clone().converted(conversion, None, bounds)?;
         is_converted = true;
     }
+    if let Some((unit, moved)) = dated(key, keys)?
+        && bound.data_type(bounds)? == DataType::Date32
+    {
+        // A date is after another, or not, as its first instant is, which is a day after that of the date before.
+        let (first_instant, days) = match comparison {
+            Comparison::AtLeast => (Comparison::AtLeast, 0),
+            Comparison::Above => (Comparison::AtLeast, 1),
+            Comparison::AtMost => (Comparison::Below, 1),
+            Comparison::Below => (Comparison::Below, 0),
+        };
+        let factors = (nanoseconds(unit), NANOSECONDS_PER_DAY);
+        let conversion = KeyBoundUdf::new(first_instant, factors, moved.data_type(keys)?);
+        let conversion = conversion.with_offset(days * NANOSECONDS_PER_DAY);
+        *comparison = conversion.converted_comparison();
+        *bound = bound.clone().converted(conversion, None, bounds)?;
+        *key = moved;
+        is_converted = true;
+    }
+    Ok(is_converted)
+}
+
+const NANOSECONDS_PER_DAY: i128 = 86_400_000_000_000;
+
+/// What a key is the date of, with its unit, if it is the date of a timestamp.
+fn dated<E: Operand>(key: &E, schema: &E::Schema) -> Result<Option<(TimeUnit, E)>> {
+    Ok(match key.as_cast(schema)? {
+        Some(OperandCast {
+            operand,
+            from: DataType::Timestamp(unit, None),
+            to: DataType::Date32,
+        }) => Some((unit, operand)),
+        _ => None,
+    })
 }
 
 /// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where the shifted key

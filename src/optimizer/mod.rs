@@ -1,10 +1,12 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
+//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`] and [`NullableSubqueries`],
+//!    analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`], [`LateralToRangeJoin`] and
-//!    [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then [`KeepFirstReasons`], and before
-//!    constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after lateral joins are decorrelated.
+//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
+//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
+//!    [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after
+//!    lateral joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -34,9 +36,11 @@ pub use logical::exists::ExistsToCounts;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::join_schemas::RenewJoinSchemas;
+pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::later_row::LaterRowsToLastKeys;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
+pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;

@@ -34,6 +34,7 @@ mod spellings;
 mod spilling;
 mod sql_files;
 mod staleness;
+mod subqueries;
 mod support;
 mod tasks;
 mod thresholds;

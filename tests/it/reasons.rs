@@ -218,7 +218,7 @@ async fn the_table_of_what_to_write_instead_is_right() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 13);
+    assert_eq!(checked, 8);
 }
 
 #[tokio::test]
@@ -279,12 +279,15 @@ async fn reasons_are_about_what_the_query_says() {
     let outer = "FROM trades t";
     for (sql, reason) in [
         (
-            format!("SELECT (SELECT min(p.close + t.id) FROM prices p WHERE p.ts <= t.ts) {outer}"),
-            "p.close + t.id is not of the columns of one side",
+            format!(
+                "SELECT CASE WHEN t.id > 0 THEN (SELECT min(p.close / t.id) FROM prices p WHERE p.ts <= t.ts) END {outer}"
+            ),
+            "p.close / t.id is not of the columns of one side",
         ),
         (
             format!(
-                "SELECT (SELECT max(p.close) FILTER (WHERE p.close % t.id = 0) FROM prices p WHERE p.ts <= t.ts) {outer}"
+                "SELECT CASE WHEN t.id > 0 THEN (SELECT max(p.close) FILTER (WHERE p.close % t.id = 0) FROM prices p \
+                 WHERE p.ts <= t.ts) END {outer}"
             ),
             "is not of the columns of one side",
         ),
@@ -302,7 +305,8 @@ async fn reasons_are_about_what_the_query_says() {
         ),
         (
             format!(
-                "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts <= (SELECT max(x.ts) FROM trades x WHERE x.ts < t.ts)) {outer}"
+                "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts <= (SELECT max(x.ts) FROM trades x WHERE x.ts < t.ts \
+                 AND x.id <> p.close)) {outer}"
             ),
             "x.ts < t.ts needs t.ts, which is of a query two levels up",
         ),
@@ -343,7 +347,8 @@ async fn reasons_have_neither_casts_nor_columns_that_the_query_has_not() {
             "compares every pair of rows: p.ts + t.ts < 4 mixes the sides",
         ),
         (
-            "SELECT (SELECT sum(p.close) FROM prices p WHERE p.ts <= t.ts AND p.close > t.id + 0.5) FROM trades t",
+            "SELECT CASE WHEN t.id > 0 THEN (SELECT sum(10 / p.close) FROM prices p WHERE p.ts <= t.ts AND p.close > t.id + 0.5) \
+             END FROM trades t",
             "there are two range keys, p.ts and p.close, ",
         ),
         (

@@ -1,13 +1,14 @@
 //! The same in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`), differences,
-//! distances and alternatives for ranges, `arg_min` for FIRST_VALUE, `row_number()` and DISTINCT ON for nearest rows.
+//! distances, dates and alternatives for ranges, `arg_min` for FIRST_VALUE, `row_number()`, `rank()` and DISTINCT ON
+//! for nearest rows.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, Date32Array, Float64Array, Int64Array, TimestampMillisecondArray,
-    TimestampSecondArray,
+    ArrayRef, Date32Array, Float64Array, Int64Array, TimestampMicrosecondArray,
+    TimestampMillisecondArray, TimestampSecondArray,
 };
 use datafusion::common::Result;
 use datafusion::logical_expr::ScalarUDF;
@@ -29,7 +30,7 @@ const QUERIES: usize = 12;
 
 /// The columns of a table: intervals of integers, times of two units, dates and floats. Each column may have NULLs, or
 /// is NOT NULL.
-fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
+pub(crate) fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let spread = [3, 20, 500][random.below(3)];
     let mut values = || -> Vec<Option<i64>> {
         let nulls = [0, 3, 12][random.below(3)];
@@ -64,6 +65,14 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
         (
             "m1",
             Arc::new(scaled(values(), 500).collect::<TimestampMillisecondArray>()),
+        ),
+        (
+            "s0",
+            Arc::new(scaled(values(), 30_000).collect::<TimestampSecondArray>()),
+        ),
+        (
+            "u0",
+            Arc::new(scaled(values(), 21_600_000_000).collect::<TimestampMicrosecondArray>()),
         ),
         ("d0", Arc::new(days(values()).collect::<Date32Array>())),
         ("d1", Arc::new(days(values()).collect::<Date32Array>())),
@@ -174,6 +183,19 @@ fn distance(random: &mut Random, p: &str, q: &str) -> String {
     }
 }
 
+/// A range of the dates of times of two units.
+fn date(random: &mut Random, p: &str, q: &str) -> String {
+    let date = format!("{p}.{}::date", ["s0", "u0"][random.below(2)]);
+    let bound = format!("{q}.{}", ["d0", "d1", "s0", "u0::date"][random.below(4)]);
+    let op = ["<", "<=", ">", ">="][random.below(4)];
+    match random.below(4) {
+        0 => format!("{date} BETWEEN {q}.d0 - 1 AND {q}.d0"),
+        1 => format!("{date} >= {q}.d0 AND {date} < {q}.d1"),
+        2 => format!("{bound} {op} {date} AND {p}.s0 <= {q}.s0"),
+        _ => format!("{date} {op} {bound}"),
+    }
+}
+
 /// A range or another one.
 fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
     let key = ["i0", "t0", "d0", "f0"][random.below(4)];
@@ -196,12 +218,13 @@ fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
     }
 }
 
-fn condition(random: &mut Random) -> String {
+pub(crate) fn condition(random: &mut Random) -> String {
     let (p, q) = [("p", "q"), ("q", "p")][random.below(2)];
-    let range = match random.below(4) {
+    let range = match random.below(5) {
         0 => open_end(random, p, q),
         1 => difference(random, p, q),
         2 => distance(random, p, q),
+        3 => date(random, p, q),
         _ => alternatives(random, p, q),
     };
     match random.below(4) {
@@ -289,6 +312,31 @@ fn first_rows(random: &mut Random) -> String {
         }
         _ => format!(
             "SELECT a, b FROM (SELECT q.id AS a, p.id AS b, {number} AS n FROM q {join} p ON {range}) WHERE n {compared}"
+        ),
+    }
+}
+
+/// All rows that tie for the first place of each group.
+fn best_rows(random: &mut Random) -> String {
+    let key = ["i0", "t0", "m0", "d0", "f0", "v"][random.below(6)];
+    let range = match random.below(3) {
+        0 => condition(random),
+        1 => format!("p.g = q.g AND p.{key} IS NOT NULL AND p.i1 <= q.i1"),
+        _ => format!("p.g = q.g AND p.{key} <= q.{key}"),
+    };
+    let by = ["q.id", "q.id", "q.g", "q.v"][random.below(4)];
+    let order = ["", "DESC", "DESC NULLS LAST"][random.below(3)];
+    let place = ["rank", "dense_rank"][random.below(2)];
+    let first = format!("{place}() OVER (PARTITION BY {by} ORDER BY p.{key} {order})");
+    let join = ["JOIN", "LEFT JOIN"][random.below(2)];
+    let compared = ["= 1", "<= 1", "< 2", "<= 2"][random.below(4)];
+    match random.below(3) {
+        0 => format!("SELECT q.id, p.id FROM q {join} p ON {range} QUALIFY {first} {compared}"),
+        1 => format!(
+            "SELECT a, b FROM (SELECT q.id AS a, p.id AS b, {first} AS n FROM p, q WHERE {range}) WHERE n {compared}"
+        ),
+        _ => format!(
+            "SELECT a, b FROM (SELECT q.id AS a, p.id AS b, {first} AS n FROM q {join} p ON {range}) WHERE n {compared}"
         ),
     }
 }
@@ -390,9 +438,10 @@ fn query(random: &mut Random) -> (String, String) {
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(18) {
+    match random.below(20) {
+        18.. => same(best_rows(random)),
         17 => same(last_rows(random)),
-        14.. => beside_range(random),
+        14..=16 => beside_range(random),
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
         2 => same(format!(
             "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE {on})"
@@ -432,7 +481,7 @@ fn query(random: &mut Random) -> (String, String) {
 }
 
 /// Two tables, in a session with range joins and in one without.
-fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
+pub(crate) fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
     let batch_size = [2, 50, 8192][random.below(3)];
     // DataFusion's sort takes the square of the number of batches.
     let sizes = [0, 1, 60, if batch_size == 2 { 60 } else { 250 }];
@@ -460,7 +509,7 @@ fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
     (with, without)
 }
 
-async fn executed(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
+pub(crate) async fn executed(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let text = displayable(plan.as_ref()).indent(false).to_string();
     let batches = collect(plan, ctx.task_ctx()).await?;

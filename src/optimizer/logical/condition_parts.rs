@@ -392,7 +392,7 @@ fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
 }
 
 /// Rejects a condition of a subquery within a subquery on columns of neither: they are of the query around both.
-fn check_level(conjunct: &Expr, probe: &DFSchema, build: &DFSchema) -> Match<()> {
+pub(crate) fn check_level(conjunct: &Expr, probe: &DFSchema, build: &DFSchema) -> Match<()> {
     let is_known = |column: &&Column| probe.has_column(column) || build.has_column(column);
     let columns = conjunct.column_refs();
     let Some(column) = columns.iter().find(|column| !is_known(column)) else {

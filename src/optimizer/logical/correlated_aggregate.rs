@@ -10,14 +10,16 @@
 //! ```
 
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::ordered_type::is_ordered;
 use crate::common::sql_text::{clause, sql_text};
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
+use crate::optimizer::condition::{Operand, Sides, comparison};
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
@@ -27,7 +29,7 @@ use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_col
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
-use crate::optimizer::logical::condition_parts::{Constants, guard};
+use crate::optimizer::logical::condition_parts::{Constants, guard, is_of, split_between};
 use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
@@ -84,6 +86,7 @@ impl CorrelatedAggregate {
             conditions,
             exprs,
         } = Filtered::below(&aggregate.input, calls, constants, probe, config)?;
+        let depends = exprs.iter().any(Expr::contains_outer);
         let mut calls = vec![];
         for expr in exprs {
             match from_outer(expr)?.unalias() {
@@ -92,7 +95,10 @@ impl CorrelatedAggregate {
             }
         }
         let conditions = conditions.into_iter().map(from_outer);
-        let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        if constants == Constants::Filter {
+            conditions = with_range(conditions, depends, probe, build.schema())?;
+        }
         let mut conditions = compared_by_keys(conditions, constants, probe, build.schema())?;
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
@@ -199,6 +205,52 @@ impl CorrelatedAggregate {
         let join = RangeJoin::try_new(probe, self.build, self.spec)?;
         Ok(extension(join))
     }
+}
+
+/// The same conditions with an equality as a range with two equal ends, `k >= b AND k <= b`, if there are equalities
+/// only and DataFusion has no join for them: it has none where no operand is a column, and none where an aggregate
+/// depends on the outer query.
+fn with_range(
+    conditions: Vec<Expr>,
+    depends: bool,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Vec<Expr>> {
+    let sides = Sides {
+        is_bound: &|e| is_of(e, probe),
+        is_key: &|e| is_of(e, build),
+        bounds: probe,
+        keys: build,
+    };
+    let conjuncts = conditions.iter().cloned();
+    let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+    let mut conjuncts: Vec<Expr> = conjuncts.flat_map(split_between).collect();
+    let is_column = |e: &Expr| {
+        e.cast_operand()
+            .map_or(e, |(operand, _)| operand)
+            .is_column()
+    };
+    let mut found = None;
+    for (i, conjunct) in conjuncts.iter().enumerate() {
+        match sides.operands(conjunct) {
+            Some((key, Some(Operator::Eq), bound)) => {
+                let key_type = key.get_type(build)?;
+                let is_range = is_ordered(&key_type) && !key_type.is_floating();
+                if is_range && (depends || !(is_column(key) || is_column(bound))) {
+                    found = Some((i, key.clone(), bound.clone()));
+                }
+            }
+            Some((_, Some(op), _)) if comparison(op).is_some() => return Ok(conditions),
+            _ if !sides.ranges(conjunct)?.is_empty() => return Ok(conditions),
+            _ => {}
+        }
+    }
+    let Some((i, key, bound)) = found else {
+        return Ok(conditions);
+    };
+    let range = [key.clone().gt_eq(bound.clone()), key.lt_eq(bound)];
+    conjuncts.splice(i..=i, range);
+    Ok(conjuncts)
 }
 
 /// Casts expressions over `schema` to the types of these columns where they have others.

@@ -1,4 +1,5 @@
-//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows.
+//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows; those that tie for the
+//! first place, by `rank()`, as rows with the last key.
 //!
 //! ```text
 //!   SELECT a.id, p.v FROM a JOIN p ON p.ts <= a.ts QUALIFY row_number() OVER (PARTITION BY a.id ORDER BY p.ts DESC) <= 3
@@ -14,17 +15,34 @@
 //! Only fewer rows are joined: the first n rows of a group are among the first n of each row of `a` in it. So the
 //! groups need not be single rows. They are by columns of one side, ordered by those of the other; an expression of
 //! ORDER BY that is of the first side has one value for each of its rows.
+//!
+//! ```text
+//!   … QUALIFY rank() OVER (PARTITION BY a.id ORDER BY p.ts DESC) = 1
+//!
+//!   Filter: rank() … = 1
+//!     WindowAggr: PARTITION BY a.id ORDER BY p.ts DESC
+//!       Inner Join: p.ts <= a.ts, p.ts = max(p.ts)#1
+//!         RangeJoin: range=p.ts in (-inf, a.ts], aggs=[max(p.ts)]
+//!           a
+//!           p
+//!         p
+//! ```
+//!
+//! All rows with the key that comes first have the rank 1, and `dense_rank()` 1. Where a key that is NULL may come
+//! first, or floats are equal that are not the same, the query stays as it is.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{JoinType, NullEquality, Result, ScalarValue};
+use datafusion::functions_aggregate::expr_fn::{max, min};
+use datafusion::functions_window::rank::Rank;
 use datafusion::functions_window::row_number::RowNumber;
 use datafusion::logical_expr::expr::{BinaryExpr, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Distinct, DistinctOn, Expr, Filter, Join, Limit, LogicalPlan, Operator, Sort, SortExpr, Window,
-    WindowFunctionDefinition, lit,
+    Aggregate, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, Limit, LogicalPlan,
+    Operator, Sort, SortExpr, Window, WindowFunctionDefinition, lit,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -32,18 +50,22 @@ use crate::common::sql_text::{clause, sql_text};
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::optimizer::condition::key_and_bound;
 use crate::optimizer::logical::common::constant::constant;
-use crate::optimizer::logical::common::outer_columns::{has_outer_columns, to_outer};
+use crate::optimizer::logical::common::names::restore_columns;
+use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_columns, to_outer};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, filtered, projected, renamed,
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of, split_between};
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::later_row::{excludes_null, is_the_same_each_time};
 use crate::optimizer::logical::lateral::Lateral;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
-    /// Joins only the first rows of each group where a query asks for them by `row_number()`, also with QUALIFY, or by
-    /// DISTINCT ON. Does nothing if `rmq.rewrite` is false. It must run before DataFusion moves conditions.
+    /// Joins only the first rows of each group where a query asks for them by `row_number()` or `rank()`, also with
+    /// QUALIFY, or by DISTINCT ON. Does nothing if `rmq.rewrite` is false. It must run before DataFusion moves
+    /// conditions.
     FirstRowsToNearestRows,
     "rmq_first_rows_to_nearest_rows",
     replace
@@ -94,7 +116,7 @@ fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
             .is_some_and(|i| {
                 let expr = i.checked_sub(window.input.schema().fields().len());
                 expr.and_then(|i| window.window_expr.get(i))
-                    .is_some_and(|expr| row_number(expr).is_some())
+                    .is_some_and(|expr| Numbers::of(expr).is_some())
             }),
         _ => false,
     };
@@ -140,16 +162,27 @@ fn without_casts(expr: &Expr) -> &Expr {
     }
 }
 
-/// The call of `row_number()`, if it is one.
-fn row_number(expr: &Expr) -> Option<&WindowFunction> {
-    let Expr::WindowFunction(call) = without_casts(expr) else {
-        return None;
-    };
-    let WindowFunctionDefinition::WindowUDF(function) = &call.fun else {
-        return None;
-    };
-    let is_plain = call.params.filter.is_none() && !call.params.distinct;
-    (is_plain && function.inner().downcast_ref::<RowNumber>().is_some()).then_some(call)
+/// A call that numbers the rows of a group.
+struct Numbers<'a> {
+    call: &'a WindowFunction,
+    /// Whether rows with equal keys have equal numbers.
+    ties: bool,
+}
+
+impl<'a> Numbers<'a> {
+    /// `row_number()`, `rank()` or `dense_rank()`, if an expression is a call of these.
+    fn of(expr: &'a Expr) -> Option<Self> {
+        let Expr::WindowFunction(call) = without_casts(expr) else {
+            return None;
+        };
+        let WindowFunctionDefinition::WindowUDF(function) = &call.fun else {
+            return None;
+        };
+        let inner = function.inner();
+        let ties = inner.is::<Rank>() && ["rank", "dense_rank"].contains(&function.name());
+        let is_plain = call.params.filter.is_none() && !call.params.distinct;
+        (is_plain && (ties || inner.is::<RowNumber>())).then_some(Self { call, ties })
+    }
 }
 
 /// The plan of `row_number()` over the first rows of each group only.
@@ -167,10 +200,14 @@ fn numbered(plan: &LogicalPlan, rows: usize, config: &dyn OptimizerConfig) -> Ma
     let [expr] = window.window_expr.as_slice() else {
         return reject("another window function needs all rows of a group");
     };
-    let Some(call) = row_number(expr) else {
-        return reject(format!("{} is not row_number()", sql_text(expr)));
+    let Some(Numbers { call, ties }) = Numbers::of(expr) else {
+        return reject(format!("{} is not row_number() or rank()", sql_text(expr)));
     };
+    if ties && rows > 1 {
+        return reject("it asks for more than the first place");
+    }
     let groups = Groups {
+        ties,
         by: call.params.partition_by.clone(),
         order: call.params.order_by.clone(),
         conditions: vec![],
@@ -184,6 +221,7 @@ fn numbered(plan: &LogicalPlan, rows: usize, config: &dyn OptimizerConfig) -> Ma
 /// The first rows of each group of DISTINCT ON.
 fn distinct_on(distinct: &DistinctOn, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
     let groups = Groups {
+        ties: false,
         by: distinct.on_expr.clone(),
         order: distinct.sort_expr.clone().unwrap_or_default(),
         conditions: vec![],
@@ -198,6 +236,8 @@ struct Groups {
     order: Vec<SortExpr>,
     conditions: Vec<Expr>,
     rows: usize,
+    /// Whether all rows that tie for the first place are asked for.
+    ties: bool,
 }
 
 impl Groups {
@@ -272,6 +312,9 @@ impl Groups {
         if orders.is_empty() {
             return reject("it is ordered by nothing of the side that is searched");
         }
+        if self.ties {
+            return with_first_key(join, probe, build, condition, &orders, config);
+        }
         let sort = LogicalPlan::Sort(Sort {
             expr: orders,
             input: Arc::new(filtered(build.as_ref().clone(), condition)?),
@@ -294,6 +337,71 @@ impl Groups {
         }
         Ok(projected(joined, renamed(columns, &join.schema))?)
     }
+}
+
+/// The join of the rows of `probe` with the rows of `build` that meet a condition and have the key that comes first.
+fn with_first_key(
+    join: &Join,
+    probe: &LogicalPlan,
+    build: &LogicalPlan,
+    condition: Expr,
+    orders: &[SortExpr],
+    config: &dyn OptimizerConfig,
+) -> Match<LogicalPlan> {
+    let [SortExpr { expr: key, asc, .. }] = orders else {
+        return reject("its rows that tie are by several expressions");
+    };
+    check_repeats(key)?;
+    if !is_of(key, build.schema()) || !is_the_same_each_time(build)? {
+        return reject("its rows may be others each time");
+    }
+    let conditions = split_conjunction_owned(from_outer(condition.clone())?).into_iter();
+    let conditions: Vec<Expr> = conditions.flat_map(split_between).collect();
+    let is_equal = |condition: &Expr| match condition {
+        Expr::BinaryExpr(BinaryExpr {
+            left,
+            op: Operator::Eq,
+            right,
+        }) => [(left, right), (right, left)]
+            .iter()
+            .any(|(one, other)| one.as_ref() == key && is_of(other, probe.schema())),
+        _ => false,
+    };
+    if conditions.iter().any(is_equal) {
+        return reject("all of its rows tie");
+    }
+    let excludes_null = |condition: &Expr| excludes_null(condition, key);
+    if key.nullable(build.schema())? && !conditions.iter().any(excludes_null) {
+        return reject(format!("{} may be NULL", sql_text(key)));
+    }
+    let extreme = if *asc {
+        min(key.clone())
+    } else {
+        max(key.clone())
+    };
+    let key_type = key.get_type(build.schema())?;
+    if key_type.is_floating() || extreme.get_type(build.schema())? != key_type {
+        return reject(format!("{} is a {key_type}", sql_text(key)));
+    }
+    let rows = filtered(build.clone(), condition)?;
+    let first = Aggregate::try_new(Arc::new(rows), vec![], vec![extreme])?;
+    let first = LogicalPlan::Aggregate(first);
+    let mut found = CorrelatedAggregate::try_match(&first, probe.schema(), &[], config)?;
+    let Some(first) = std::mem::take(&mut found.values).into_iter().next() else {
+        return reject("it has no first key");
+    };
+    let is_first = key.clone().eq(first);
+    let filter = conjunction(join.filter.iter().cloned().chain([is_first]));
+    let with_key = LogicalPlan::Join(Join {
+        filter,
+        ..join.clone()
+    });
+    let mut inputs = vec![found.above(probe.clone())?, build.clone()];
+    if !std::ptr::eq(probe, join.left.as_ref()) {
+        inputs.reverse();
+    }
+    let joined = with_key.with_new_exprs(with_key.expressions(), inputs)?;
+    Ok(restore_columns(joined, &join.schema)?)
 }
 
 /// Whether the rows are found by a search, and not by a look at each row in its order.

@@ -217,7 +217,7 @@ impl<'a> Joined<'a> {
 }
 
 /// Whether a plan has the same rows each time: a table, perhaps filtered and projected.
-fn is_the_same_each_time(plan: &LogicalPlan) -> Result<bool> {
+pub(crate) fn is_the_same_each_time(plan: &LogicalPlan) -> Result<bool> {
     let mut is_same = true;
     plan.apply(|node| {
         let is_simple = matches!(
@@ -303,7 +303,7 @@ fn is_same(one: &Expr, other: &Expr) -> bool {
 }
 
 /// Whether a condition, which is met, is not met by a key that is NULL.
-fn excludes_null(condition: &Expr, key: &Expr) -> bool {
+pub(crate) fn excludes_null(condition: &Expr, key: &Expr) -> bool {
     match condition {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
             use Operator::{Eq, Gt, GtEq, Lt, LtEq};

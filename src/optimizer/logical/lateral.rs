@@ -17,7 +17,8 @@
 //! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
 //! The first row of a range (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches.
 //! With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition of the join becomes a filter. Other limits,
-//! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
+//! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`). GROUP BY, and aggregates that
+//! are no range join, are a grouped join (see `grouped_subquery`).
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema, JoinType, Result};
@@ -31,9 +32,10 @@ use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, projected, renamed};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, Shape, note, reject};
+use crate::optimizer::rejection::{Match, Shape, note, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -61,7 +63,7 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
 }
 
 /// The subquery, if this side of a join is a subquery that refers to the other side.
-fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
+pub(crate) fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     match plan {
         LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty() => Some(subquery),
         LogicalPlan::SubqueryAlias(alias) => lateral(&alias.input),
@@ -106,7 +108,15 @@ impl Lateral {
             Err(_) if NearestRow::of(subquery).is_some() => {
                 Self::of_rows(probe, subquery, join_type, config)
             }
-            Err(reason) => Err(reason),
+            Err(reason) => {
+                let groups =
+                    GroupedSubquery::try_match(subquery, join_type, probe.schema(), &[], config);
+                let groups = or_log(groups, "a lateral join that is no range join");
+                let mut groups = groups.ok_or(reason)?;
+                let values = std::mem::take(&mut groups.values);
+                let joined = groups.above(probe.clone())?;
+                Ok(Self { joined, values })
+            }
         }
     }
 

@@ -1,10 +1,12 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
 //! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`;
-//! `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and DISTINCT ON.
-//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan that does
-//! not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a
-//! physical rule.
+//! `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and DISTINCT ON,
+//! and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of subqueries, and
+//! those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those that are no
+//! range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan
+//! that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range
+//! joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -27,7 +29,9 @@ pub(crate) mod distance;
 pub(crate) mod exists;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
+pub(crate) mod grouped_subquery;
 pub(crate) mod join_schemas;
+pub(crate) mod join_subquery;
 pub(crate) mod later_row;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
@@ -35,6 +39,7 @@ pub(crate) mod mark_join;
 pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
+pub(crate) mod nested_subquery;
 pub(crate) mod nullable_subquery;
 pub(crate) mod open_ends;
 pub(crate) mod order_by;

@@ -207,7 +207,7 @@ fn distance_from(
 }
 
 /// Rejects what may fail, where it would be evaluated for rows that take another branch.
-fn check_branches(expr: &Expr, schema: &DFSchema) -> Match<()> {
+pub(crate) fn check_branches(expr: &Expr, schema: &DFSchema) -> Match<()> {
     if is_infallible(expr, schema)? {
         return Ok(());
     }

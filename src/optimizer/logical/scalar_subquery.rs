@@ -13,9 +13,10 @@
 //! ```
 //!
 //! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows
-//! (`nearest_rows`), which is not shared. Other subqueries over the same rows share one range join. A subquery in a
-//! branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`common::conditional`), so
-//! that its bounds are evaluated only for the rows that need its result.
+//! (`nearest_rows`), which is not shared. One with aggregates that is no range join is a grouped join
+//! (`grouped_subquery`) if DataFusion has no join for it. Other subqueries over the same rows share one range join. A
+//! subquery in a branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`common::conditional`),
+//! so that its bounds are evaluated only for the rows that need its result.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue};
@@ -37,6 +38,7 @@ use crate::optimizer::logical::common::plans::{
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::rejection::{Match, Rejection, Shape, note, or_log, reject};
@@ -81,7 +83,7 @@ fn with_joins(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option
         })?;
         Ok(Transformed::yes(replaced.data))
     })?;
-    let is_join = |step: &Step| matches!(step, Step::Join(_) | Step::Nearest(_));
+    let is_join = |step: &Step| !matches!(step, Step::Condition(..));
     if !joins.found.iter().any(is_join) {
         return Ok(None);
     }
@@ -215,6 +217,7 @@ struct Joins<'a> {
 enum Step {
     Join(Box<CorrelatedAggregate>),
     Nearest(Box<CorrelatedRows>),
+    Grouped(Box<GroupedSubquery>),
     /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -225,6 +228,7 @@ impl Step {
         match self {
             Self::Join(join) => join.above(input),
             Self::Nearest(rows) => rows.above(input),
+            Self::Grouped(groups) => groups.above(input),
             Self::Condition(condition, name) => with_columns(input, [condition.alias(name)]),
         }
     }
@@ -384,6 +388,10 @@ impl Joins<'_> {
                 } else {
                     Err(reason)
                 };
+                let rows = rows.or_else(|reason| {
+                    let found = self.grouped(&subquery.subquery, branches);
+                    found.ok_or(reason)
+                });
                 rows.unwrap_or_else(|reason| {
                     note(self.config, Shape::Scalar, &subquery.subquery, &reason);
                     expr.clone()
@@ -407,5 +415,15 @@ impl Joins<'_> {
         self.names = self.names.join(found.columns())?;
         self.found.push(Step::Nearest(Box::new(found)));
         Ok(value)
+    }
+
+    /// Replaces a subquery with aggregates that no range join answers.
+    fn grouped(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Option<Expr> {
+        let (join_type, probe) = (JoinType::Left, self.probe.schema());
+        let found = GroupedSubquery::try_match(subquery, join_type, probe, branches, self.config);
+        let mut found = or_log(found, "a subquery that is no range join")?;
+        let value = std::mem::take(&mut found.values).into_iter().next()?;
+        self.found.push(Step::Grouped(Box::new(found)));
+        Some(value)
     }
 }

@@ -52,6 +52,26 @@ pub(crate) fn scalar_subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -
     })
 }
 
+/// The subquery that an expression is, if it is one.
+pub(crate) fn subquery_of(expr: &Expr) -> Option<&Subquery> {
+    match expr {
+        Expr::ScalarSubquery(subquery)
+        | Expr::Exists(Exists { subquery, .. })
+        | Expr::InSubquery(InSubquery { subquery, .. }) => Some(subquery),
+        _ => None,
+    }
+}
+
+/// The same, to be changed.
+pub(crate) fn subquery_of_mut(expr: &mut Expr) -> Option<&mut Subquery> {
+    match expr {
+        Expr::ScalarSubquery(subquery)
+        | Expr::Exists(Exists { subquery, .. })
+        | Expr::InSubquery(InSubquery { subquery, .. }) => Some(subquery),
+        _ => None,
+    }
+}
+
 /// Whether a plan, or a subquery in it, refers to columns of a query around the plan.
 pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
     refers_beyond(plan, &[])
@@ -69,13 +89,13 @@ fn refers_beyond(plan: &LogicalPlan, within: &[&LogicalPlan]) -> Result<bool> {
         node.apply_expressions(|expr| {
             found |= expr.exists(|e| match e {
                 Expr::OuterReferenceColumn(_, column) => Ok(!is_known(column)),
-                Expr::ScalarSubquery(subquery)
-                | Expr::Exists(Exists { subquery, .. })
-                | Expr::InSubquery(InSubquery { subquery, .. }) => {
-                    let within: Vec<&LogicalPlan> = within.iter().copied().chain([node]).collect();
-                    refers_beyond(&subquery.subquery, &within)
-                }
-                _ => Ok(false),
+                e => match subquery_of(e) {
+                    Some(subquery) => {
+                        let within: Vec<_> = within.iter().copied().chain([node]).collect();
+                        refers_beyond(&subquery.subquery, &within)
+                    }
+                    None => Ok(false),
+                },
             })?;
             Ok(TreeNodeRecursion::Continue)
         })?;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, DFSchemaRef, Result};
-use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     Expr, Extension, Filter, LogicalPlan, Projection, Subquery, UserDefinedLogicalNode,
 };
 
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
-use crate::optimizer::logical::common::outer_columns::to_outer;
+use crate::optimizer::logical::common::outer_columns::{subquery_of_mut, to_outer};
 
 /// Puts a filter above a plan.
 pub(crate) fn filtered(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
@@ -105,10 +104,7 @@ fn map_subquery(
     mut expr: Expr,
     rewrite: impl FnOnce(LogicalPlan) -> Result<Transformed<LogicalPlan>>,
 ) -> Result<Transformed<Expr>> {
-    let (Expr::ScalarSubquery(subquery)
-    | Expr::Exists(Exists { subquery, .. })
-    | Expr::InSubquery(InSubquery { subquery, .. })) = &mut expr
-    else {
+    let Some(subquery) = subquery_of_mut(&mut expr) else {
         return Ok(Transformed::no(expr));
     };
     let plan = rewrite(subquery.subquery.as_ref().clone())?;
