@@ -440,6 +440,39 @@ async fn a_join_that_can_not_spill_does_not_register_as_spillable() {
     assert!(!message.contains("(can spill: true)"), "{message}");
 }
 
+/// Accumulators need all rows of a range, and their rows are divided by the equality keys: the prevailing row is in the
+/// same run as its window.
+#[tokio::test(flavor = "multi_thread")]
+async fn accumulators_spill_with_their_prevailing_rows() {
+    let from = SessionContext::new();
+    for table in [
+        "CREATE TABLE p AS SELECT value AS id, value % 40 AS g, value * 7919 % 10007 AS k, 's' || value % 13 AS s, \
+         value * 53 % 997 AS v FROM generate_series(1, 40000) AS t(value)",
+        "CREATE TABLE q AS SELECT id, g, k AS a, k + 5 AS b FROM p WHERE id % 20 = 0",
+    ] {
+        run(&from, table).await.expect(table);
+    }
+    let sql = "SELECT id, m, n, f FROM range_join('q', 'p', 'g', 'p.k > q.a AND p.k <= q.b', \
+               'median(v) AS m, min(v) AS n, first_value(s) AS f', 'include prevailing') ORDER BY id";
+    let sessions = [1 << 30, 300 << 10].map(|limit| {
+        session(
+            SessionConfig::new().with_target_partitions(2),
+            ForRangeJoins::new(limit),
+        )
+    });
+    let mut answers = vec![];
+    for ctx in &sessions {
+        share(&from, ctx).await;
+        let plan = planned(ctx, sql).await.expect(sql);
+        let rows = collect(Arc::clone(&plan), ctx.task_ctx()).await.expect(sql);
+        answers.push((lines(&rows), metric(&plan, "spill_count")));
+    }
+    let [(expected, 0), (found, spills)] = answers.as_slice() else {
+        panic!("{sql} is in memory first")
+    };
+    assert!(*spills > 0 && found == expected, "{spills} spills");
+}
+
 /// The number of rows, and so the engine, is known only when the rows have been read.
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_analyze_shows_the_engine_that_ran() {

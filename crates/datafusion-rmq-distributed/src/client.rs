@@ -58,8 +58,10 @@ pub fn client(
     }
     config.set_distributed_option_extension(options);
     let workers = Arc::clone(&resolver);
-    ChooseModes::new(move || workers.get_urls(), broadcast_limit)
-        .add_to(builder.physical_optimizer_rules().get_or_insert_default());
+    // `with_rmq_sharing` has set one.
+    if let Some(optimizer) = builder.physical_optimizers() {
+        ChooseModes::new(move || workers.get_urls(), broadcast_limit).add_to(&mut optimizer.rules);
+    }
     // `with_rmq_sharing` has set one.
     let planner = std::mem::take(builder.query_planner());
     if let Some(planner) = planner {

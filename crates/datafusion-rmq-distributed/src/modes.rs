@@ -22,7 +22,7 @@ use datafusion_rmq::{JoinModeChoice, RmqOptions};
 use url::Url;
 
 /// The work for a byte that is divided over that for one of a searched side that each task has.
-const EXCHANGE: f64 = 2.0;
+const EXCHANGE: f64 = 1.5;
 
 /// Strings and lists, for want of their lengths.
 const BYTES_OF_OTHERS: usize = 16;

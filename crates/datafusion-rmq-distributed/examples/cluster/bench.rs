@@ -12,11 +12,16 @@ use clap::Args;
 use datafusion::error::{DataFusionError, Result};
 
 /// One second before each trade, in microseconds.
-const QUERIES: [(&str, &str); 3] = [
+const QUERIES: [(&str, &str); 4] = [
     (
         "lowest",
         "SELECT count(low) AS n, round(sum(low)) AS s FROM (SELECT (SELECT min(q.bid) FROM quotes q WHERE q.sym = t.sym \
          AND q.ts BETWEEN t.ts - 1000000 AND t.ts) AS low FROM trades t)",
+    ),
+    (
+        "lowest of trades",
+        "SELECT count(low) AS n, round(sum(low)) AS s FROM (SELECT (SELECT min(t.price) FROM trades t WHERE t.sym = q.sym \
+         AND t.ts BETWEEN q.ts - 1000000 AND q.ts) AS low FROM quotes q)",
     ),
     (
         "as-of",
@@ -51,12 +56,19 @@ pub struct Bench {
         default_value = "node,collected,partitioned"
     )]
     modes: Vec<String>,
-    /// Queries: lowest, as-of or rows
-    #[arg(long, value_delimiter = ',', default_value = "lowest,as-of,rows")]
+    /// Queries: lowest, lowest of trades, as-of or rows
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "lowest,lowest of trades,as-of,rows"
+    )]
     queries: Vec<String>,
     /// Runs of each query
     #[arg(long, default_value_t = 2)]
     runs: usize,
+    /// Do not compress what workers send
+    #[arg(long)]
+    plain: bool,
     /// No run begins after this many seconds
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
@@ -84,7 +96,7 @@ impl Bench {
         for name in &self.queries {
             let Some((_, sql)) = QUERIES.iter().find(|(known, _)| known == name) else {
                 return Err(DataFusionError::Plan(format!(
-                    "--queries {name}: expected lowest, as-of or rows"
+                    "--queries {name}: expected lowest, lowest of trades, as-of or rows"
                 )));
             };
             for mode in &self.modes {
@@ -110,6 +122,7 @@ impl Bench {
             query.arg(format!("--partitions={}", self.partitions));
             query.arg(format!("--mode={mode}"));
             query.arg(format!("--workers={}", cluster.addresses.join(",")));
+            query.args(self.plain.then_some("--plain"));
         }
         query.arg(format!("--threads={cores}"));
         for _ in 0..self.runs {

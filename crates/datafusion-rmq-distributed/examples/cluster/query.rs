@@ -30,6 +30,9 @@ pub struct Query {
     /// Threads of this process; 0 for all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Do not compress what workers send
+    #[arg(long)]
+    plain: bool,
     /// Show the stages and tasks of each query
     #[arg(long)]
     plan: bool,
@@ -56,7 +59,7 @@ impl Query {
         options.join_mode = self.mode;
         options.keep_indexes = self.time.is_none();
         options.build_threads = self.threads;
-        let ctx = session(self.workers, options, self.partitions)?;
+        let ctx = session(self.workers, options, self.partitions, self.plain)?;
         register(&ctx, &self.folder).await?;
         for sql in &self.sql {
             let frame = datafusion_rmq::sql(&ctx, sql).await?;
@@ -84,6 +87,7 @@ pub fn session(
     workers: Vec<Url>,
     options: RmqOptions,
     partitions: usize,
+    is_plain: bool,
 ) -> Result<SessionContext> {
     let config = SessionConfig::new()
         .with_target_partitions(partitions)
@@ -94,7 +98,12 @@ pub fn session(
     } else {
         let builder = client(builder, Workers(workers), &RmqCodec::default(), 16 << 30);
         // Else one task reads 16 MiB for each of its partitions.
-        builder.with_distributed_file_scan_config_bytes_per_partition(1)?
+        let builder = builder.with_distributed_file_scan_config_bytes_per_partition(1)?;
+        if is_plain {
+            builder.with_distributed_compression(None)?
+        } else {
+            builder
+        }
     };
     Ok(SessionContext::new_with_state(builder.build()))
 }

@@ -103,6 +103,39 @@ async fn plans_show_their_stages() {
     }
 }
 
+/// The planner divides both sides where the searched one is large, and sends it where it is small.
+#[tokio::test(flavor = "multi_thread")]
+async fn modes_are_chosen_by_cost() {
+    let ctx = distributed(CLUSTER.clone(), JoinModeChoice::Auto);
+    for table in [
+        "CREATE TABLE large AS SELECT value AS id, value % 7 AS g, value AS k FROM generate_series(1, 20000) AS t(value)",
+        "CREATE TABLE small AS SELECT * FROM large WHERE id < 200",
+    ] {
+        run(&ctx, table).await;
+    }
+    move_to_files(&ctx).await.expect("files");
+    for (streamed, searched, equality, mode) in [
+        ("small", "large", "b.g = a.g AND", "mode=Partitioned"),
+        ("large", "small", "b.g = a.g AND", "mode=Collected"),
+        ("small", "large", "", "mode=Collected"),
+    ] {
+        let sql = format!(
+            "SELECT a.id, (SELECT max(b.id) FROM {searched} b WHERE {equality} b.k BETWEEN a.k AND a.k + 9) FROM {streamed} a"
+        );
+        for (option, expected) in [("auto", mode), ("collected", "mode=Collected")] {
+            run(&ctx, &format!("SET rmq.join_mode = '{option}'")).await;
+            let plan = ctx
+                .sql(&sql)
+                .await
+                .expect(&sql)
+                .create_physical_plan()
+                .await;
+            let text = display_plan_ascii(plan.expect(&sql).as_ref(), false);
+            assert!(text.contains(expected), "{option}: {sql}\n{text}");
+        }
+    }
+}
+
 /// A worker keeps the sorted side that it has read of files, and finds it for the next query.
 #[tokio::test(flavor = "multi_thread")]
 async fn searched_sides_of_files_are_kept_on_workers() {

@@ -155,7 +155,7 @@ impl Generator<'_> {
             7 => ("min(p.s)", false),
             8 => ("sum(p.v) FILTER (WHERE p.f > 20)", false),
             9 => ("count(DISTINCT p.v)", false),
-            10 => ("string_agg(p.s, ',' ORDER BY p.id)", false),
+            10 => ("string_agg(p.s, ',' ORDER BY p.id, p.s)", false),
             11 => ("bool_or(p.v > 7)", false),
             12 => ("first_value(p.s ORDER BY p.k)", true),
             13 => ("last_value(p.id ORDER BY p.v)", true),

@@ -24,14 +24,14 @@ use crate::logical_plan::range_join::RangeAggregate;
 pub(crate) struct Partials {
     plan: Arc<MergePlan>,
     aggregates: PartialAggregates,
-    /// The prevailing rows, if the join includes them.
+    /// The prevailing rows, if the join includes them and another run than that of the window may have them.
     prevailing: Option<PrevailingSoFar>,
 }
 
 impl Partials {
     /// Of this many probe rows, before the first run.
     pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
-        let prevailing = partition.spec.prevailing;
+        let prevailing = partition.spec.prevailing && !plan.has_whole_ranges();
         Self {
             plan: Arc::clone(plan),
             aggregates: PartialAggregates::new(plan, rows),
