@@ -159,6 +159,11 @@ fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<Operator
             OperatorKind::Carried(over_placeholders(carried.operator())?)
         }
         OurOperator::Note(note) => OperatorKind::Note(note.note().to_string()),
+        OurOperator::Statement => {
+            return plan_err!(
+                "CREATE INDEX builds an index of its session, and can't be sent to another process"
+            );
+        }
         OurOperator::Sharing => {
             return plan_err!(
                 "{} shares memory with another operator and can't be sent to another process: plan the query with SET \

@@ -3,8 +3,8 @@
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_rmq::parts::{NoteExec, OrderedRowsExec};
 use datafusion_rmq::physical_plan::{
-    PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec, UniqueGroupsExec,
-    WindowFrameExec,
+    CreateIndexExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec,
+    UniqueGroupsExec, WindowFrameExec,
 };
 
 use crate::carrier::CarriedExec;
@@ -18,6 +18,8 @@ pub(crate) enum OurOperator<'a> {
     OrderedRows(&'a OrderedRowsExec),
     Carried(&'a CarriedExec),
     Note(&'a NoteExec),
+    /// One that changes what the session keeps.
+    Statement,
     /// One that shares memory with another operator.
     Sharing,
 }
@@ -39,6 +41,8 @@ impl<'a> OurOperator<'a> {
             Self::Carried(carried)
         } else if let Some(note) = plan.downcast_ref::<NoteExec>() {
             Self::Note(note)
+        } else if plan.is::<CreateIndexExec>() {
+            Self::Statement
         } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
             Self::Sharing
         } else {

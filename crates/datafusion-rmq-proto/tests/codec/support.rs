@@ -15,6 +15,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::bytes::{
     physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
 };
+use datafusion_rmq::physical_plan::CreateIndexExec;
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
 use datafusion_rmq_proto::{RmqCodec, portable};
 
@@ -70,7 +71,8 @@ impl QueryPlanner for ThroughBytes {
         let state = session.as_any().downcast_ref::<SessionState>();
         let state = state.expect("a session of DataFusion");
         // DataFusion does not write plans of EXPLAIN, of changes and of its settings.
-        let is_query = !plan.is::<ExplainExec>() && !plan.is::<AnalyzeExec>();
+        let is_query =
+            !plan.is::<ExplainExec>() && !plan.is::<AnalyzeExec>() && !plan.is::<CreateIndexExec>();
         if !is_query || !is_written(&plan) {
             return Ok(plan);
         }
