@@ -670,6 +670,7 @@ async fn a_limited_pool_keeps_named_indexes() {
     let plain = without_keeping(&tables).await;
     let pool = Arc::new(GreedyMemoryPool::new(1 << 26));
     let ctx = joining(session_of_pool(SessionConfig::new(), pool));
+    set(&ctx, "rmq.engine", "cpu");
     share(&tables, &ctx).await;
     let create = "CREATE INDEX by_time ON p USING rmq (s, t)";
     run(&ctx, create).await.expect("an index");
