@@ -58,13 +58,13 @@ pub(crate) struct IndexKey {
 
 impl IndexKey {
     fn is_same(&self, other: &Self) -> bool {
-        self.is_as(other, |a, b| a.is_same(b))
+        self.is_as(other, SentRows::is_same)
     }
 
     /// Whether an index of this version takes the place of that of an older one.
     fn succeeds(&self, version: &Version, (older, old_version): (&Self, &Version)) -> bool {
         let is_later = self.plan.is_none() || version.may_succeed(old_version);
-        is_later && self.is_as(older, |a, b| a.is_of_same_plan(b))
+        is_later && self.is_as(older, SentRows::is_of_same_plan)
     }
 
     fn is_as(&self, other: &Self, is_as: impl Fn(&dyn SentRows, &dyn SentRows) -> bool) -> bool {

@@ -25,19 +25,19 @@ pub(crate) enum OurOperator<'a> {
 impl<'a> OurOperator<'a> {
     /// `None` for an operator of another library.
     pub(crate) fn of(plan: &'a dyn ExecutionPlan) -> Option<Self> {
-        Some(if let Some(join) = plan.downcast_ref() {
+        Some(if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
             Self::RangeJoin(join)
-        } else if let Some(lookup) = plan.downcast_ref() {
+        } else if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
             Self::RangeLookup(lookup)
-        } else if let Some(prepare) = plan.downcast_ref() {
+        } else if let Some(prepare) = plan.downcast_ref::<PrepareIndexesExec>() {
             Self::PrepareIndexes(prepare)
-        } else if let Some(frames) = plan.downcast_ref() {
+        } else if let Some(frames) = plan.downcast_ref::<WindowFrameExec>() {
             Self::WindowFrame(frames)
-        } else if let Some(rows) = plan.downcast_ref() {
+        } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
             Self::OrderedRows(rows)
-        } else if let Some(carried) = plan.downcast_ref() {
+        } else if let Some(carried) = plan.downcast_ref::<CarriedExec>() {
             Self::Carried(carried)
-        } else if let Some(note) = plan.downcast_ref() {
+        } else if let Some(note) = plan.downcast_ref::<NoteExec>() {
             Self::Note(note)
         } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
             Self::Sharing

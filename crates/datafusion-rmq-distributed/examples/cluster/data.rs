@@ -66,10 +66,10 @@ impl Data {
         let threads = std::thread::available_parallelism()?.get();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
-            let results = threads.into_iter().map(|thread| thread.join());
-            results
-                .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
+            threads.into_iter().try_for_each(|thread| {
+                let result = thread.join();
+                result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
         })
     }
 
