@@ -446,7 +446,7 @@ async fn a_join_that_can_not_spill_does_not_register_as_spillable() {
 async fn accumulators_spill_with_their_prevailing_rows() {
     let from = SessionContext::new();
     for table in [
-        "CREATE TABLE p AS SELECT value AS id, value % 40 AS g, value * 7919 % 10007 AS k, concat('s', value % 13) AS s, \
+        "CREATE TABLE p AS SELECT value AS id, value % 40 AS g, value * 7919 % 10007 AS k, 's' || (value % 13) AS s, \
          value * 53 % 997 AS v FROM generate_series(1, 40000) AS t(value)",
         "CREATE TABLE q AS SELECT id, g, k AS a, k + 5 AS b FROM p WHERE id % 20 = 0",
     ] {

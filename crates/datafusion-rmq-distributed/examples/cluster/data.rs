@@ -66,8 +66,8 @@ impl Data {
         let threads = std::thread::available_parallelism()?.get();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
-            let mut results = threads.into_iter().map(|thread| thread.join());
-            results.try_for_each(|result| {
+            threads.into_iter().try_for_each(|thread| {
+                let result = thread.join();
                 result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })
         })

@@ -166,14 +166,6 @@ impl MergePlan {
     }
 }
 
-impl MergePlan {
-    /// Whether all rows of a range are in one run, its prevailing row among them.
-    pub(crate) fn has_whole_ranges(&self) -> bool {
-        let mut merges = self.merges.iter();
-        merges.any(|merge| matches!(merge, Merge::Whole(_)))
-    }
-}
-
 /// The aggregates of some probe rows over the runs that have been merged so far.
 #[derive(Debug)]
 pub(crate) struct PartialAggregates {

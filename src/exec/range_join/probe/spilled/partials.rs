@@ -31,7 +31,7 @@ pub(crate) struct Partials {
 impl Partials {
     /// Of this many probe rows, before the first run.
     pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
-        let prevailing = partition.spec.prevailing && !plan.has_whole_ranges();
+        let prevailing = partition.spec.prevailing && plan.columns.may_merge();
         Self {
             plan: Arc::clone(plan),
             aggregates: PartialAggregates::new(plan, rows),
