@@ -1,6 +1,5 @@
 //! The schema whose tables are the indexes with names, so that any client can list, describe and drop them.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +10,10 @@ use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use crate::exec::create_index::Publisher;
 use crate::index::catalog::IndexCatalog;
 use crate::table_functions::rmq_indexes::table_of;
+
+/// A table that only the schema of indexes says it has: a session may wrap its schemas, as DataFusion's shell does, so
+/// that their type does not tell.
+const MARK: &str = "the schema of indexes of datafusion-rmq";
 
 /// The indexes with names as tables: `SELECT * FROM rmq.name` describes one, `DROP TABLE rmq.name` drops it.
 #[derive(Debug)]
@@ -66,9 +69,8 @@ impl SchemaProvider for IndexSchema {
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.indexes
-            .upgrade()
-            .is_some_and(|indexes| indexes.has_named(name))
+        let is_named = |indexes: Arc<IndexCatalog>| indexes.has_named(name);
+        name == MARK || self.indexes.upgrade().is_some_and(is_named)
     }
 }
 
@@ -100,7 +102,7 @@ impl Publisher for SchemaOfIndexes {
                 provider.register_schema(schema, Arc::new(IndexSchema { indexes }))?;
                 Ok(())
             }
-            Some(known) if (known.as_ref() as &dyn Any).is::<IndexSchema>() => Ok(()),
+            Some(known) if known.table_exist(MARK) => Ok(()),
             Some(_) => exec_err!(
                 "{catalog}.{schema} is a schema of tables, and the names of indexes need a schema of their own: SET \
                  rmq.index_schema to the name of another one"

@@ -181,6 +181,55 @@ fn range_queries_are_registered() {
     );
 }
 
+/// The shell sees clauses that DataFusion's SQL planner drops, and drops an index by its name.
+#[test]
+fn indexes_are_created_and_dropped() {
+    let created = piped(
+        &["-q", "--format", "csv"],
+        "CREATE TABLE q AS SELECT column1 AS s, column2 AS t FROM (VALUES ('A', 1), ('B', 2));
+         CREATE INDEX by_time ON q USING rmq (s, t);
+         CREATE INDEX lowest ON q (t);
+         DROP INDEX by_time;
+         SELECT DISTINCT name FROM rmq_indexes() WHERE name IS NOT NULL;
+         SELECT extreme, rows FROM rmq.lowest ORDER BY extreme;
+         DROP INDEX lowest;
+         SELECT count(*) AS n FROM rmq_indexes() WHERE name IS NOT NULL;",
+    );
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let out: Vec<&str> = created.out.split_whitespace().collect();
+    assert_eq!(
+        out,
+        ["name", "lowest", "extreme,rows", "max,2", "min,2", "n", "0"],
+        "{created:?}"
+    );
+    for (statement, error) in [
+        ("CREATE INDEX i ON q USING rmq (s t)", "is a comma missing?"),
+        (
+            "CREATE INDEX CONCURRENTLY i ON q USING rmq (s, t)",
+            "no CONCURRENTLY",
+        ),
+        (
+            "CREATE INDEX i ON q USING rmq (s, t) INCLUDE (s)",
+            "no INCLUDE",
+        ),
+        (
+            "CREATE INDEX i ON q USING rmq (s, t) WHERE t > 1",
+            "no WHERE",
+        ),
+        (
+            "CREATE INDEX i ON q USING rmq (s, t) WITH (x = 1)",
+            "no WITH",
+        ),
+        ("DROP INDEX a.i", "the name a.i is qualified"),
+        ("DROP INDEX i", "doesn't exist"),
+    ] {
+        let table = "CREATE TABLE q AS SELECT 'A' AS s, 1 AS t";
+        let refused = args(&["-c", table, "-c", statement]);
+        assert_eq!(refused.code, Some(1), "{statement}: {refused:?}");
+        assert!(refused.err.contains(error), "{statement}: {refused:?}");
+    }
+}
+
 #[test]
 fn files_run_before_commands_and_show_their_statements() {
     let dir = tempdir().unwrap();
