@@ -211,7 +211,7 @@ impl IndexBuild {
         let table = &self.index.table;
         exec_err!(
             "the table {table} can't tell whether it has changed since, so that its index would be built for each query: only \
-             tables in memory and Parquet files can, and files that are not being written"
+             tables in memory and at most 256 Parquet files can, if they have rows and are not being written"
         )
     }
 
@@ -242,7 +242,8 @@ impl IndexBuild {
             );
         }
         let builder = builder.with_keeper(Some(keeper), None);
-        builder.sort_and_index(rows).await?;
+        let side = builder.sort_and_index(rows).await?;
+        builder.finish(side);
         let keeper = self.settled_keeper(&builder.columns).await?;
         match keeper.find() {
             Some(kept) => self.catalog.name_rows(&self.index, &(kept as _), limit),
@@ -263,6 +264,12 @@ impl IndexBuild {
         loop {
             let keeper = BuildSideKeeper::of(&self.input, columns, None, &self.context).await;
             match keeper.map(BuildSideKeeper::in_any_pool) {
+                Some(keeper) if !keeper.is_in_order() => {
+                    return exec_err!(
+                        "the rows of {} come in another order each time, as those of a filter over several partitions do",
+                        self.index.table
+                    );
+                }
                 Some(keeper) if keeper.is_settled() => return Ok(keeper),
                 Some(_) if started.elapsed() <= SETTLING => {
                     tokio::time::sleep(SETTLING_STEP).await;

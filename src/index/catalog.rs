@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Result, resources_datafusion_err, resources_err};
+use datafusion::common::{Result, exec_err, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
 use datafusion::prelude::SessionConfig;
 
@@ -262,6 +262,12 @@ impl IndexCatalog {
             Item::Rows(known) => Arc::ptr_eq(known, rows),
             Item::Index(..) => false,
         });
+        if let Some(Entry {
+            name: Some(known), ..
+        }) = &entry
+        {
+            return exec_err!("these rows have the index {known} already");
+        }
         match entry {
             Some(entry) if bytes <= limit.0 => {
                 entry.name = Some(index.name.clone());

@@ -200,6 +200,14 @@ impl Version {
         }
     }
 
+    /// Whether all that it is of exists.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self {
+            Self::Scans(scanned) => scanned.columns.iter().all(|a| a.strong_count() > 0),
+            Self::Arrays(_) | Self::Files { .. } => self.is_alive(),
+        }
+    }
+
     /// Whether a table may still have this version: false once its data is dropped.
     pub(crate) fn is_alive(&self) -> bool {
         match self {

@@ -212,7 +212,7 @@ async fn plan_statement(
     planners: &[Arc<dyn ExtensionPlanner + Send + Sync>],
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut logical_plan = with_create_index(logical_plan, registration, session).await?;
-    expect_named(&logical_plan, registration, session).await?;
+    expect_named(&logical_plan, registration, session).await;
     loop {
         let prepared = match with_checked_statements(&logical_plan)? {
             Cow::Borrowed(plan) => with_fresh_slots(plan)?,

@@ -682,7 +682,10 @@ async fn a_limited_pool_keeps_named_indexes() {
             let (rows, found) = answer(&ctx, sql).await;
             assert!(rows == expected && found > 0, "{sql}");
         }
-        assert_eq!(ctx.runtime_env().memory_pool.reserved(), reserved, "{sql}");
+        // Values are the query's own. The order of the rows, which the third query needs, stays with them.
+        let order = 700 * size_of::<u32>();
+        let now = ctx.runtime_env().memory_pool.reserved();
+        assert!(now <= reserved + order, "{now} {reserved} {sql}");
     }
     let pool = Arc::new(GreedyMemoryPool::new(10_000));
     let small = joining(session_of_pool(SessionConfig::new(), pool));
@@ -693,4 +696,34 @@ async fn a_limited_pool_keeps_named_indexes() {
         "{error}"
     );
     assert_eq!(named(&small).await, Vec::<String>::new());
+}
+
+/// Batches of another size may come in another order.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_another_size_are_told_apart() {
+    let ctx = tables().await;
+    // The batch with the later keys first.
+    for sql in [
+        "SET datafusion.execution.target_partitions = 1",
+        "CREATE OR REPLACE TABLE p AS SELECT 's1' AS s, 1000 + value * 7919 % 500 AS t, value AS v, value * 3 AS w FROM range(0, 400)",
+        "INSERT INTO p SELECT 's1', value * 7919 % 500, value, value * 5 FROM range(0, 400)",
+        "SET datafusion.execution.target_partitions = 4",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    for from in ["p", "(SELECT * FROM p WHERE v > 3)"] {
+        let sum = |value: &str| {
+            format!(
+                "SELECT q.id, sum(p.{value}) FROM q JOIN {from} p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id"
+            )
+        };
+        for (value, size) in [("v", "8192"), ("w", "100"), ("v", "64"), ("w", "8192")] {
+            set(&ctx, "datafusion.execution.batch_size", size);
+            let (found, _) = answer(&ctx, &sum(value)).await;
+            set(&ctx, "rmq.keep_indexes", "false");
+            let (expected, _) = answer(&ctx, &sum(value)).await;
+            set(&ctx, "rmq.keep_indexes", "true");
+            assert!(found == expected, "{from}, {value}, {size}");
+        }
+    }
 }

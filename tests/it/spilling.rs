@@ -454,7 +454,7 @@ async fn accumulators_spill_with_their_prevailing_rows() {
     }
     let sql = "SELECT id, m, n, f FROM range_join('q', 'p', 'g', 'p.k > q.a AND p.k <= q.b', \
                'median(v) AS m, min(v) AS n, first_value(s) AS f', 'include prevailing') ORDER BY id";
-    let sessions = [1 << 30, 300 << 10].map(|limit| {
+    let sessions = [1 << 30, 700 << 10].map(|limit| {
         session(
             SessionConfig::new().with_target_partitions(2),
             ForRangeJoins::new(limit),

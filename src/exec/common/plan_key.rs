@@ -57,6 +57,14 @@ enum Layout {
 }
 
 impl Layout {
+    /// The number of batches, or of files and parts.
+    fn len(&self) -> usize {
+        match self {
+            Self::Batches(partitions) => partitions.iter().sum(),
+            Self::Files(groups) => groups.iter().map(Vec::len).sum(),
+        }
+    }
+
     /// The same data in one list.
     fn in_one_list(self) -> Self {
         match self {
@@ -94,6 +102,7 @@ struct ParquetScan {
     table_schema: SchemaRef,
     predicate: Option<PhysicalExprRef>,
     options: TableParquetOptions,
+    batch_rows: Option<usize>,
 }
 
 /// A file or a part of it, with the values of its partition columns.
@@ -342,6 +351,7 @@ impl<'a> ScanPlan<'a> {
                 None => None,
             },
             options: source.table_parquet_options().clone(),
+            batch_rows: files.batch_size,
         };
         self.key.layouts.push(layout);
         self.key
@@ -385,6 +395,13 @@ pub(crate) fn in_order(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Executio
 }
 
 impl PlanKey {
+    /// Whether this may be the plan of a table that has grown since: one that reads fewer files or batches reads a part
+    /// of the table, as below a condition on partition columns.
+    pub(crate) fn may_succeed(&self, older: &Self) -> bool {
+        let size = |key: &Self| key.layouts.iter().map(Layout::len).sum::<usize>();
+        self.is_of_same_plan(older) && size(self) >= size(older)
+    }
+
     /// Whether both plans compute the same, if their tables are the same.
     pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
         self.operators == other.operators

@@ -65,6 +65,8 @@ pub(crate) struct BuildSideKeeper {
 struct RowsKey {
     plan: PlanKey,
     keys: Vec<PhysicalExprRef>,
+    /// The rows of a batch: batches are dealt out to partitions, and moved into the order of their keys.
+    batch_rows: usize,
 }
 
 /// A value of each row: an expression over the scan, and the version of the columns in memory that it reads.
@@ -104,6 +106,27 @@ struct Parts {
     values: Vec<(Value, PreparedColumn)>,
     orders: Vec<Arc<RowOrder>>,
     thresholds: Vec<Threshold>,
+}
+
+impl Parts {
+    /// Drops values of a table that has changed without its keys, which can't be found any more, and what is built of
+    /// them.
+    fn drop_dead(&mut self) {
+        self.values.retain(|(value, _)| {
+            let version = value.version.as_ref();
+            version.is_none_or(Version::is_whole)
+        });
+        let values = &self.values;
+        let is_kept = |rows: &Arc<Values>| {
+            let mut kept = values
+                .iter()
+                .filter_map(|(_, prepared)| prepared.rows.as_ref());
+            kept.any(|kept| Arc::ptr_eq(kept, rows))
+        };
+        self.orders.retain(|order| is_kept(order.keys()));
+        self.thresholds
+            .retain(|threshold| threshold.columns.iter().all(&is_kept));
+    }
 }
 
 /// An index on values that are compared with thresholds, which is built if ranges justify it.
@@ -160,6 +183,7 @@ impl BuildSideKeeper {
             key: Arc::new(RowsKey {
                 plan: plan_key,
                 keys,
+                batch_rows: context.session_config().batch_size(),
             }),
             values,
             columns: columns.clone(),
@@ -171,6 +195,11 @@ impl BuildSideKeeper {
             requested,
             keeps: !is_limited,
         })
+    }
+
+    /// Whether values may be added to the rows, which come in the same order each time.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.is_in_order
     }
 
     /// The plan that reads the rows.
@@ -265,12 +294,9 @@ impl BuildSideKeeper {
         prepared: impl IntoIterator<Item = (usize, PreparedColumn)>,
     ) {
         let mut parts = kept.parts();
+        parts.drop_dead();
         for (column, prepared) in prepared {
             let value = &self.values[column];
-            // Values of a table that has changed without its keys can't be found any more.
-            let is_alive = |version: &Version| version.is_alive();
-            let of_value = |(known, _): &(Value, _)| known.version.as_ref().is_none_or(is_alive);
-            parts.values.retain(of_value);
             match parts.values.iter_mut().find(|(known, _)| known.is(value)) {
                 Some((_, known)) => known.add(prepared),
                 None => parts.values.push((value.clone(), prepared)),
@@ -447,8 +473,8 @@ impl KeptRows for KeptSide {
 
     fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
         Self::of(other).is_some_and(|other| {
-            let is_of_same_rows =
-                self.key.plan.is_of_same_plan(&other.key.plan) && self.key.keys == other.key.keys;
+            let is_of_same_rows = self.key.plan.may_succeed(&other.key.plan)
+                && (&self.key.keys, self.key.batch_rows) == (&other.key.keys, other.key.batch_rows);
             let is_as_useful = (self.is_in_order || !other.is_in_order)
                 && (!self.sorted.is_restored || other.sorted.is_restored)
                 && (self.is_in_order || self.has_all_of(other));

@@ -88,6 +88,11 @@ impl RowOrder {
         }
     }
 
+    /// The bytes by which rows are ordered.
+    pub(crate) fn keys(&self) -> &Arc<Values> {
+        &self.keys
+    }
+
     /// Whether another order is of the same keys in the same direction.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.keys, &other.keys) && self.descending == other.descending
