@@ -22,6 +22,7 @@ use futures::{TryStreamExt, stream};
 
 use crate::common::inputs::inputs_of;
 use crate::common::options::{ByteSize, RmqOptions};
+use crate::exec::common::another_run::another_run;
 use crate::exec::common::plan_methods::{no_expressions, with_new_children};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
@@ -49,12 +50,7 @@ pub(crate) trait Publisher: fmt::Debug + Send + Sync {
 /// Builds an index, and gives it a name. Returns no rows.
 #[derive(Debug)]
 pub struct CreateIndexExec {
-    input: Arc<dyn ExecutionPlan>,
-    index: NamedIndex,
-    if_not_exists: bool,
-    catalog: Arc<IndexCatalog>,
-    publisher: Arc<dyn Publisher>,
-    metrics: ExecutionPlanMetricsSet,
+    build: IndexBuild,
     properties: Arc<PlanProperties>,
 }
 
@@ -66,6 +62,17 @@ impl CreateIndexExec {
         catalog: Arc<IndexCatalog>,
         publisher: Arc<dyn Publisher>,
     ) -> Self {
+        Self::of(IndexBuild {
+            input,
+            index,
+            if_not_exists,
+            catalog,
+            publisher,
+            metrics: ExecutionPlanMetricsSet::new(),
+        })
+    }
+
+    fn of(build: IndexBuild) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(Arc::new(Schema::empty())),
             Partitioning::UnknownPartitioning(1),
@@ -73,32 +80,16 @@ impl CreateIndexExec {
             Boundedness::Bounded,
         );
         Self {
-            input,
-            index,
-            if_not_exists,
-            catalog,
-            publisher,
-            metrics: ExecutionPlanMetricsSet::new(),
+            build,
             properties: Arc::new(properties),
-        }
-    }
-
-    fn builder(&self, context: Arc<TaskContext>) -> IndexBuild {
-        IndexBuild {
-            input: Arc::clone(&self.input),
-            index: self.index.clone(),
-            if_not_exists: self.if_not_exists,
-            catalog: Arc::clone(&self.catalog),
-            publisher: Arc::clone(&self.publisher),
-            metrics: self.metrics.clone(),
-            context,
         }
     }
 }
 
 impl DisplayAs for CreateIndexExec {
     fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (name, label) = (&self.index.name, self.index.label());
+        let index = &self.build.index;
+        let (name, label) = (&index.name, index.label());
         write!(f, "CreateIndexExec: {name} on {label}")
     }
 }
@@ -113,7 +104,7 @@ impl ExecutionPlan for CreateIndexExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+        vec![&self.build.input]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -129,12 +120,11 @@ impl ExecutionPlan for CreateIndexExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = inputs_of("CreateIndexExec", children)?;
-        Ok(Arc::new(Self::new(
+        Ok(Arc::new(Self::of(IndexBuild {
             input,
-            (self.index.clone(), self.if_not_exists),
-            Arc::clone(&self.catalog),
-            Arc::clone(&self.publisher),
-        )))
+            metrics: ExecutionPlanMetricsSet::new(),
+            ..self.build.clone()
+        })))
     }
 
     with_new_children!();
@@ -144,10 +134,10 @@ impl ExecutionPlan for CreateIndexExec {
         _partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let build = self.builder(context);
+        let build = self.build.clone();
         let done = async move {
-            let name = build.index.name.clone();
-            let outcome = build.run().await;
+            let outcome = build.run(&context).await;
+            let name = &build.index.name;
             outcome.map_err(|error| error.context(format!("CREATE INDEX {name}")))
         };
         let schema = self.schema();
@@ -156,11 +146,12 @@ impl ExecutionPlan for CreateIndexExec {
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
+        Some(self.build.metrics.clone_inner())
     }
 }
 
 /// What building an index needs.
+#[derive(Debug, Clone)]
 struct IndexBuild {
     input: Arc<dyn ExecutionPlan>,
     index: NamedIndex,
@@ -168,34 +159,33 @@ struct IndexBuild {
     catalog: Arc<IndexCatalog>,
     publisher: Arc<dyn Publisher>,
     metrics: ExecutionPlanMetricsSet,
-    context: Arc<TaskContext>,
 }
 
 impl IndexBuild {
-    async fn run(self) -> Result<()> {
+    async fn run(&self, context: &Arc<TaskContext>) -> Result<()> {
         if self.if_not_exists && self.catalog.has_named(&self.index.name) {
             return Ok(());
         }
         self.catalog.check_name(&self.index)?;
-        let options = RmqOptions::of(self.context.session_config().options());
+        let options = RmqOptions::of(context.session_config().options());
         if !options.keep_indexes {
             return exec_err!("rmq.keep_indexes = false, so that no index is kept; set it to true");
         }
         self.publisher.publish()?;
         match self.index.columns.as_slice() {
-            [_] => self.build_column().await,
-            _ => self.sort_rows(options.index_memory_limit).await,
+            [_] => self.build_column(context).await,
+            _ => self.sort_rows(options.index_memory_limit, context).await,
         }
     }
 
     /// Builds the indexes of one column, for minima and for maxima.
-    async fn build_column(&self) -> Result<()> {
+    async fn build_column(&self, context: &TaskContext) -> Result<()> {
         let started = Instant::now();
         loop {
             // In another context, the indexes are built again.
             let input = Arc::clone(&self.input).reset_state()?;
-            let context = Arc::new(again(&self.context));
-            let mut rows = input.execute(0, context)?;
+            let config = context.session_config().clone();
+            let mut rows = input.execute(0, another_run(context, config))?;
             while rows.try_next().await?.is_some() {}
             if self.catalog.name_column(&self.index)? {
                 return Ok(());
@@ -216,10 +206,10 @@ impl IndexBuild {
     }
 
     /// Sorts the rows by all columns of the input.
-    async fn sort_rows(&self, limit: ByteSize) -> Result<()> {
+    async fn sort_rows(&self, limit: ByteSize, context: &Arc<TaskContext>) -> Result<()> {
         let schema = self.input.schema();
         let columns = key_columns(&schema);
-        let keeper = self.settled_keeper(&columns).await?;
+        let keeper = self.settled_keeper(&columns, context).await?;
         if let Some(kept) = keeper.find() {
             return self.catalog.name_rows(&self.index, &(kept as _), limit);
         }
@@ -227,14 +217,14 @@ impl IndexBuild {
             columns,
             &schema,
             BuildMetrics::new(&self.metrics),
-            &self.context,
+            context,
             RangeJoinEngine::cpu(),
             true,
             1,
         )?;
         let plan = Arc::clone(keeper.plan());
         let partitions = 0..plan.output_partitioning().partition_count();
-        let inputs = partitions.map(|partition| plan.execute(partition, Arc::clone(&self.context)));
+        let inputs = partitions.map(|partition| plan.execute(partition, Arc::clone(context)));
         let (rows, runs) = builder.collect(inputs.collect::<Result<_>>()?).await?;
         if runs.is_some() {
             return resources_err!(
@@ -244,7 +234,7 @@ impl IndexBuild {
         let builder = builder.with_keeper(Some(keeper), None);
         let side = builder.sort_and_index(rows).await?;
         builder.finish(side);
-        let keeper = self.settled_keeper(&builder.columns).await?;
+        let keeper = self.settled_keeper(&builder.columns, context).await?;
         match keeper.find() {
             Some(kept) => self.catalog.name_rows(&self.index, &(kept as _), limit),
             None => {
@@ -259,10 +249,14 @@ impl IndexBuild {
     }
 
     /// What keeps the rows, once files that were written just now have got old enough for it.
-    async fn settled_keeper(&self, columns: &BuildColumns) -> Result<BuildSideKeeper> {
+    async fn settled_keeper(
+        &self,
+        columns: &BuildColumns,
+        context: &Arc<TaskContext>,
+    ) -> Result<BuildSideKeeper> {
         let started = Instant::now();
         loop {
-            let keeper = BuildSideKeeper::of(&self.input, columns, None, &self.context).await;
+            let keeper = BuildSideKeeper::of(&self.input, columns, None, context).await;
             match keeper.map(BuildSideKeeper::in_any_pool) {
                 Some(keeper) if !keeper.is_in_order() => {
                     return exec_err!(
@@ -298,18 +292,4 @@ pub(crate) async fn expect_rows(
     if let Some(keeper) = BuildSideKeeper::of(plan, &columns, None, context).await {
         keeper.expect(name);
     }
-}
-
-/// A context like this one, as of another run.
-fn again(context: &TaskContext) -> TaskContext {
-    TaskContext::new(
-        context.task_id(),
-        context.session_id(),
-        context.session_config().clone(),
-        context.scalar_functions().clone(),
-        context.higher_order_functions().clone(),
-        context.aggregate_functions().clone(),
-        context.window_functions().clone(),
-        context.runtime_env(),
-    )
 }

@@ -1,4 +1,4 @@
-//! The entries of a session's catalog: what is kept, by which key, of which version and under which name.
+//! The entries of a session's catalog: what is kept, with its key, version and name.
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Which range joins are divided by hashes of their equality keys, and of which each task has the whole searched side.
+//! Which range joins are divided by hashes of their equality keys, and which send the whole searched side to each task.
 //!
 //! With `w` workers, `b` bytes of the searched side and `p` of the other, in units of work for a byte that a worker
 //! receives and sorts:

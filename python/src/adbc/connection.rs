@@ -17,7 +17,7 @@ use datafusion::DATAFUSION_VERSION;
 use datafusion::common::TableReference;
 
 use super::errors::{block_on, error, from_datafusion, not_implemented};
-use super::objects::{TABLE_TYPES, Wanted, objects};
+use super::objects::{ObjectFilter, TABLE_TYPES, objects};
 use super::options::{text, unknown};
 use super::statement::RmqStatement;
 use crate::shared::Shared;
@@ -60,7 +60,7 @@ impl Connection for RmqConnection {
         column_name: Option<&str>,
     ) -> Result<Reader> {
         let owned = |text: Option<&str>| text.map(str::to_string);
-        let wanted = Wanted {
+        let filter = ObjectFilter {
             depth,
             catalog: owned(catalog),
             schema: owned(db_schema),
@@ -71,7 +71,7 @@ impl Connection for RmqConnection {
         let shared = Arc::clone(&self.shared);
         let found = block_on(async move {
             let _shared = shared.names.read().await;
-            let found = objects(&shared.ctx, &wanted).await;
+            let found = objects(&shared.ctx, &filter).await;
             found.map_err(from_datafusion)
         });
         found.map(reader)

@@ -18,7 +18,7 @@ use datafusion::prelude::SessionContext;
 pub const TABLE_TYPES: [&str; 3] = ["BASE TABLE", "VIEW", "LOCAL TEMPORARY"];
 
 /// What is asked for: the deepest level, and patterns of LIKE for the names on each level.
-pub struct Wanted {
+pub struct ObjectFilter {
     pub depth: ObjectDepth,
     pub catalog: Option<String>,
     pub schema: Option<String>,
@@ -27,7 +27,7 @@ pub struct Wanted {
     pub column: Option<String>,
 }
 
-impl Wanted {
+impl ObjectFilter {
     /// Whether a level is asked for: 1 has schemas, 2 tables, 3 columns.
     fn reaches(&self, level: usize) -> bool {
         let deepest = match self.depth {
@@ -54,19 +54,19 @@ impl Level {
     }
 }
 
-pub async fn objects(ctx: &SessionContext, wanted: &Wanted) -> Result<RecordBatch> {
+pub async fn objects(ctx: &SessionContext, filter: &ObjectFilter) -> Result<RecordBatch> {
     let [mut catalogs, mut schemas, mut tables, mut columns] = [(); 4].map(|()| Level::default());
     let (mut types, mut positions, mut column_types) = (vec![], vec![], vec![]);
-    for catalog_name in matching(ctx.catalog_names(), wanted.catalog.as_deref())? {
+    for catalog_name in matching(ctx.catalog_names(), filter.catalog.as_deref())? {
         let first_schema = schemas.names.len();
-        let catalog = ctx.catalog(&catalog_name).filter(|_| wanted.reaches(1));
+        let catalog = ctx.catalog(&catalog_name).filter(|_| filter.reaches(1));
         let names = catalog.as_ref().map(|catalog| catalog.schema_names());
-        for schema_name in matching(names.unwrap_or_default(), wanted.schema.as_deref())? {
+        for schema_name in matching(names.unwrap_or_default(), filter.schema.as_deref())? {
             let first_table = tables.names.len();
             let schema = catalog.as_ref().and_then(|c| c.schema(&schema_name));
-            let schema = schema.filter(|_| wanted.reaches(2));
+            let schema = schema.filter(|_| filter.reaches(2));
             let names = schema.as_ref().map(|schema| schema.table_names());
-            for table_name in matching(names.unwrap_or_default(), wanted.table.as_deref())? {
+            for table_name in matching(names.unwrap_or_default(), filter.table.as_deref())? {
                 let found = match &schema {
                     Some(schema) => schema.table(&table_name).await?,
                     None => None,
@@ -78,15 +78,15 @@ pub async fn objects(ctx: &SessionContext, wanted: &Wanted) -> Result<RecordBatc
                     TableType::View => TABLE_TYPES[1],
                     TableType::Temporary => TABLE_TYPES[2],
                 };
-                let asked = wanted.types.as_ref();
+                let asked = filter.types.as_ref();
                 if !asked.is_none_or(|types| types.iter().any(|one| one == kind)) {
                     continue;
                 }
                 let first_column = columns.names.len();
                 let fields = table.schema();
                 let names = fields.fields().iter().map(|field| field.name().clone());
-                let names: Vec<String> = names.filter(|_| wanted.reaches(3)).collect();
-                for name in matching(names, wanted.column.as_deref())? {
+                let names: Vec<String> = names.filter(|_| filter.reaches(3)).collect();
+                for name in matching(names, filter.column.as_deref())? {
                     let (place, field) = fields.column_with_name(&name).map_or_else(
                         || internal_err!("column {name} of {table_name} is gone"),
                         Ok,
@@ -121,7 +121,7 @@ pub async fn objects(ctx: &SessionContext, wanted: &Wanted) -> Result<RecordBatc
         "table_columns",
         &tables,
         columns,
-        wanted.reaches(3),
+        filter.reaches(3),
     )?;
     let tables = structs(
         of_table,
@@ -133,7 +133,7 @@ pub async fn objects(ctx: &SessionContext, wanted: &Wanted) -> Result<RecordBatc
         ],
     )?;
     let of_these = (of_schema, "db_schema_tables");
-    let schema_tables = lists(of_these.0, of_these.1, &schemas, tables, wanted.reaches(2))?;
+    let schema_tables = lists(of_these.0, of_these.1, &schemas, tables, filter.reaches(2))?;
     let schemas = structs(
         of_schema,
         schemas.names.len(),
@@ -148,7 +148,7 @@ pub async fn objects(ctx: &SessionContext, wanted: &Wanted) -> Result<RecordBatc
         of_these.1,
         &catalogs,
         schemas,
-        wanted.reaches(1),
+        filter.reaches(1),
     )?;
     let rows = vec![strings(&catalogs.names), catalog_schemas];
     Ok(RecordBatch::try_new(Arc::clone(&GET_OBJECTS_SCHEMA), rows)?)

@@ -3,6 +3,7 @@
 //! evaluate.
 
 pub(crate) mod added_columns;
+pub(crate) mod another_run;
 pub(crate) mod blocking;
 pub(crate) mod device_batcher;
 pub(crate) mod engine_choice;

@@ -145,7 +145,7 @@ impl FilePart {
 pub(crate) struct ScanPlan<'a> {
     pub(crate) key: PlanKey,
     /// Whether the rows come in the same order each time: partition after partition, and as they come within each.
-    is_in_order: bool,
+    pub(crate) is_in_order: bool,
     /// The columns of the plan, as expressions over those of the scan or union below.
     columns: Vec<PhysicalExprRef>,
     memory: Vec<&'a MemorySourceConfig>,
@@ -382,16 +382,6 @@ impl SentRows for RepeatedPlan {
             self.key.is_of_same_plan(&other.key) && self.columns == other.columns
         })
     }
-}
-
-/// A plan that returns the same rows in the same order each time; `None` if there is none.
-pub(crate) fn in_order(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
-    if ScanPlan::of(plan)?.is_in_order {
-        return Some(Arc::clone(plan));
-    }
-    // Operators above a scan would have to be replaced, too, and their metrics with them.
-    let plan = plan.with_preserve_order(true)?;
-    ScanPlan::of(&plan)?.is_in_order.then_some(plan)
 }
 
 impl PlanKey {

@@ -17,6 +17,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::{StreamExt, stream};
 
 use crate::common::inputs::inputs_of;
+use crate::exec::common::another_run::another_run;
 use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
 use crate::exec::range_join::data_size::DataSize;
 
@@ -74,16 +75,7 @@ impl Replay {
         let partitions = partitions.into_iter();
         let replay = Self(partitions.map(|p| Mutex::new(Some(p))).collect());
         let config = context.session_config().clone();
-        Arc::new(TaskContext::new(
-            context.task_id(),
-            context.session_id(),
-            config.with_extension(Arc::new(replay)),
-            context.scalar_functions().clone(),
-            context.higher_order_functions().clone(),
-            context.aggregate_functions().clone(),
-            context.window_functions().clone(),
-            context.runtime_env(),
-        ))
+        another_run(context, config.with_extension(Arc::new(replay)))
     }
 
     fn take(&self, partition: usize) -> Result<PartialRead> {

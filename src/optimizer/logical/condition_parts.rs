@@ -108,8 +108,7 @@ impl Condition {
         let mut open_keys: Vec<Expr> = vec![];
         let mut constant_ranges: Vec<(Expr, Compared<Expr>)> = vec![];
         let (mut probe_filter, mut build_filter) = (vec![], vec![]);
-        let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
-        for conjunct in conjuncts.flat_map(split_between) {
+        for conjunct in conjuncts(rest) {
             check_repeats(&conjunct)?;
             check_level(&conjunct, probe, build)?;
             match side(&conjunct) {
@@ -446,8 +445,28 @@ pub(crate) fn check_joins(expr: &Expr) -> Match<()> {
     Ok(())
 }
 
+/// The conjuncts of conditions, with both comparisons of each BETWEEN.
+pub(crate) fn conjuncts(conditions: impl IntoIterator<Item = Expr>) -> Vec<Expr> {
+    let conjuncts = conditions.into_iter().flat_map(split_conjunction_owned);
+    conjuncts.flat_map(split_between).collect()
+}
+
+/// Calls a function with the sides of conditions on rows of `probe` and `build`.
+pub(crate) fn sides_of<T>(
+    probe: &DFSchema,
+    build: &DFSchema,
+    call: impl FnOnce(&Sides<'_, Expr>) -> T,
+) -> T {
+    call(&Sides {
+        is_bound: &|e| is_of(e, probe),
+        is_key: &|e| is_of(e, build),
+        bounds: probe,
+        keys: build,
+    })
+}
+
 /// Splits `x BETWEEN a AND b` into its two comparisons.
-pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
+fn split_between(conjunct: Expr) -> Vec<Expr> {
     match conjunct {
         Expr::Between(Between {
             expr,

@@ -10,7 +10,7 @@
 //! ```
 
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast};
 use datafusion::optimizer::OptimizerConfig;
 
@@ -29,7 +29,7 @@ use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_col
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
-use crate::optimizer::logical::condition_parts::{Constants, guard, is_of, split_between};
+use crate::optimizer::logical::condition_parts::{Constants, conjuncts, guard, sides_of};
 use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
@@ -216,35 +216,31 @@ fn with_range(
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Result<Vec<Expr>> {
-    let sides = Sides {
-        is_bound: &|e| is_of(e, probe),
-        is_key: &|e| is_of(e, build),
-        bounds: probe,
-        keys: build,
-    };
-    let conjuncts = conditions.iter().cloned();
-    let conjuncts = conjuncts.flat_map(split_conjunction_owned);
-    let mut conjuncts: Vec<Expr> = conjuncts.flat_map(split_between).collect();
+    let mut conjuncts = conjuncts(conditions.iter().cloned());
     let is_column = |e: &Expr| {
         e.cast_operand()
             .map_or(e, |(operand, _)| operand)
             .is_column()
     };
-    let mut found = None;
-    for (i, conjunct) in conjuncts.iter().enumerate() {
-        match sides.operands(conjunct) {
-            Some((key, Some(Operator::Eq), bound)) => {
-                let key_type = key.get_type(build)?;
-                let is_range = is_ordered(&key_type) && !key_type.is_floating();
-                if is_range && (depends || !(is_column(key) || is_column(bound))) {
-                    found = Some((i, key.clone(), bound.clone()));
+    let only_equal = |sides: &Sides<'_, Expr>| -> Result<Option<(usize, Expr, Expr)>> {
+        let mut found = None;
+        for (i, conjunct) in conjuncts.iter().enumerate() {
+            match sides.operands(conjunct) {
+                Some((key, Some(Operator::Eq), bound)) => {
+                    let key_type = key.get_type(build)?;
+                    let is_range = is_ordered(&key_type) && !key_type.is_floating();
+                    if is_range && (depends || !(is_column(key) || is_column(bound))) {
+                        found = Some((i, key.clone(), bound.clone()));
+                    }
                 }
+                Some((_, Some(op), _)) if comparison(op).is_some() => return Ok(None),
+                _ if !sides.ranges(conjunct)?.is_empty() => return Ok(None),
+                _ => {}
             }
-            Some((_, Some(op), _)) if comparison(op).is_some() => return Ok(conditions),
-            _ if !sides.ranges(conjunct)?.is_empty() => return Ok(conditions),
-            _ => {}
         }
-    }
+        Ok(found)
+    };
+    let found = sides_of(probe, build, only_equal)?;
     let Some((i, key, bound)) = found else {
         return Ok(conditions);
     };

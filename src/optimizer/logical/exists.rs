@@ -24,9 +24,7 @@ use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err}
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::{
-    COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
-};
+use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, conjunction, disjunction};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, ExprSchemable, FetchType, LogicalPlan, Operator, SkipType, Subquery,
     lit, when,
@@ -42,7 +40,7 @@ use crate::optimizer::logical::common::outer_columns::{
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{filtered, map_expressions, replaced, with_input};
 use crate::optimizer::logical::condition_parts::{
-    check_joins, check_repeats, compared_with, split_between,
+    check_joins, check_repeats, compared_with, conjuncts,
 };
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::mark_join::MarkJoins;
@@ -571,8 +569,7 @@ impl<'a> Rows<'a> {
     fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
         let mut plan = &self.input;
         while let LogicalPlan::Filter(filter) = plan {
-            let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
-            for conjunct in conjuncts.flat_map(split_between) {
+            for conjunct in conjuncts([filter.predicate.clone()]) {
                 let Some(mut range) = compared_with(&conjunct, Expr::contains_outer) else {
                     continue;
                 };

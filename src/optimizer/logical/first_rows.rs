@@ -56,7 +56,7 @@ use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, filtered, projected, renamed,
 };
-use crate::optimizer::logical::condition_parts::{check_repeats, is_of, split_between};
+use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::later_row::{excludes_null, is_the_same_each_time};
 use crate::optimizer::logical::lateral::Lateral;
@@ -101,7 +101,7 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
 fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
     let mut numbers = vec![];
     for conjunct in split_conjunction(&filter.predicate) {
-        for compared in split_between(conjunct.clone()) {
+        for compared in conjuncts([conjunct.clone()]) {
             numbers.extend(greatest(&compared));
         }
     }
@@ -355,8 +355,7 @@ fn with_first_key(
     if !is_of(key, build.schema()) || !is_the_same_each_time(build)? {
         return reject("its rows may be others each time");
     }
-    let conditions = split_conjunction_owned(from_outer(condition.clone())?).into_iter();
-    let conditions: Vec<Expr> = conditions.flat_map(split_between).collect();
+    let conditions = conjuncts([from_outer(condition.clone())?]);
     let is_equal = |condition: &Expr| match condition {
         Expr::BinaryExpr(BinaryExpr {
             left,

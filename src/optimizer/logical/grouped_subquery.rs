@@ -43,7 +43,7 @@ use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, replaced, with_columns,
 };
 use crate::optimizer::logical::condition_parts::{
-    Constants, check_level, check_repeats, is_of, split_between,
+    Constants, check_level, check_repeats, conjuncts, sides_of,
 };
 use crate::optimizer::logical::correlated_aggregate::{Filtered, of_types};
 use crate::optimizer::logical::nearest_rows::check_branches;
@@ -311,25 +311,18 @@ fn check_groups(probe: &DFSchema) -> Match<()> {
 
 /// Rejects conditions that compare nothing of both sides with each other.
 fn check_conditions(conditions: &[Expr], probe: &DFSchema, build: &DFSchema) -> Match<()> {
-    let sides = Sides {
-        is_bound: &|e| is_of(e, probe),
-        is_key: &|e| is_of(e, build),
-        bounds: probe,
-        keys: build,
+    let compares = |sides: &Sides<'_, Expr>| -> Match<bool> {
+        let mut compares = false;
+        for conjunct in conjuncts(conditions.iter().cloned()) {
+            check_repeats(&conjunct)?;
+            check_level(&conjunct, probe, build)?;
+            let op = sides.operands(&conjunct).and_then(|(_, op, _)| op);
+            compares |= op.is_some_and(|op| op == Operator::Eq || comparison(op).is_some())
+                || !sides.ranges(&conjunct)?.is_empty();
+        }
+        Ok(compares)
     };
-    let mut compares = false;
-    let conjuncts = conditions.iter().cloned();
-    for conjunct in conjuncts
-        .flat_map(split_conjunction_owned)
-        .flat_map(split_between)
-    {
-        check_repeats(&conjunct)?;
-        check_level(&conjunct, probe, build)?;
-        let op = sides.operands(&conjunct).and_then(|(_, op, _)| op);
-        compares |= op.is_some_and(|op| op == Operator::Eq || comparison(op).is_some())
-            || !sides.ranges(&conjunct)?.is_empty();
-    }
-    if compares {
+    if sides_of(probe, build, compares)? {
         return Ok(());
     }
     reject("it compares nothing of both sides")

@@ -28,7 +28,7 @@ use crate::optimizer::logical::common::outer_columns::{
 };
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, replaced};
-use crate::optimizer::logical::condition_parts::{check_joins, split_between};
+use crate::optimizer::logical::condition_parts::{check_joins, conjuncts};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 
 plain_sql_rule!(
@@ -238,11 +238,6 @@ fn without_alias(plan: &LogicalPlan) -> &LogicalPlan {
         LogicalPlan::SubqueryAlias(alias) => without_alias(&alias.input),
         plan => plan,
     }
-}
-
-fn conjuncts(conditions: impl IntoIterator<Item = Expr>) -> Vec<Expr> {
-    let conjuncts = conditions.into_iter().flat_map(split_conjunction_owned);
-    conjuncts.flat_map(split_between).collect()
 }
 
 /// The column of the subquery's rows that a condition compares with the same column of the row, and how. `of_row` is

@@ -22,7 +22,7 @@
 
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, binary_expr, lit, when,
 };
@@ -32,13 +32,13 @@ use crate::common::sql_text::sql_text;
 use crate::expr::order_key::OrderBoundUdf;
 use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
-use crate::optimizer::condition::{Sides, convert_bound, operator};
+use crate::optimizer::condition::{convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::condition_parts::{
-    Condition, Constants, check_repeats, compared_with, is_of, split_between,
+    Condition, Constants, check_repeats, compared_with, conjuncts, is_of, sides_of,
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::distance::KeyDistance;
@@ -235,11 +235,9 @@ fn match_condition(
     build: &LogicalPlan,
 ) -> Match<Matched> {
     let build = build.schema();
-    let conjuncts = conditions.iter().cloned();
-    let conjuncts = conjuncts.flat_map(split_conjunction_owned);
     let (mut keys, mut of_probe, mut others) = (vec![], vec![], vec![]);
     let mut ranges: Vec<KeyRange> = vec![];
-    for conjunct in conjuncts.flat_map(split_between) {
+    for conjunct in conjuncts(conditions.iter().cloned()) {
         check_repeats(&conjunct)?;
         for column in conjunct.column_refs() {
             if probe.has_column(column) == build.has_column(column) {
@@ -348,13 +346,8 @@ fn range_of(
     if let Some((key, comparison, _)) = compared.filter(|(key, ..)| is_of(key, build)) {
         return Ok(Some((key, comparison)));
     }
-    let sides = Sides {
-        is_bound: &|e| is_of(e, probe),
-        is_key: &|e| is_of(e, build),
-        bounds: probe,
-        keys: build,
-    };
-    let mut ranges = sides.ranges(conjunct)?.into_iter();
+    let ranges = sides_of(probe, build, |sides| sides.ranges(conjunct))?;
+    let mut ranges = ranges.into_iter();
     Ok(match (ranges.next(), ranges.next()) {
         (Some(range), None) if range.open.is_exact() => Some((range.compared.0, range.compared.1)),
         _ => None,

@@ -7,11 +7,10 @@
 //! A comparison is a bound of the range or a threshold, whichever the other conditions need.
 
 use datafusion::common::DFSchema;
-use datafusion::logical_expr::utils::split_conjunction_owned;
 use datafusion::logical_expr::{Expr, binary_expr};
 
 use crate::optimizer::condition::{Open, Sides, operator};
-use crate::optimizer::logical::condition_parts::{Constants, is_of, split_between};
+use crate::optimizer::logical::condition_parts::{Constants, conjuncts, sides_of};
 use crate::optimizer::rejection::Match;
 
 /// The conjuncts of conditions, with comparisons of keys in place of open ends where these have the same rows.
@@ -25,14 +24,13 @@ pub(crate) fn compared_by_keys(
     if constants == Constants::Bound {
         return Ok(conditions);
     }
-    let conjuncts = conditions.into_iter().flat_map(split_conjunction_owned);
-    let conjuncts: Vec<Expr> = conjuncts.flat_map(split_between).collect();
-    let sides = Sides {
-        is_bound: &|e| is_of(e, probe),
-        is_key: &|e| is_of(e, build),
-        bounds: probe,
-        keys: build,
-    };
+    sides_of(probe, build, |sides| {
+        without_nulls(conjuncts(conditions), sides)
+    })
+}
+
+/// The same conjuncts, without the open ends of bounds that another excludes from being NULL.
+fn without_nulls(conjuncts: Vec<Expr>, sides: &Sides<'_, Expr>) -> Match<Vec<Expr>> {
     let closed = conjuncts.iter().filter_map(|c| sides.stated(c));
     let closed: Vec<Expr> = closed.map(|(.., bound)| bound).collect();
     // Such a comparison does not hold for a bound that is NULL.

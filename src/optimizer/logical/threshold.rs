@@ -29,7 +29,7 @@
 use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, when};
 
 use crate::common::ordered_type::{is_ordered, value_type};
@@ -39,7 +39,7 @@ use crate::optimizer::condition::{Compared, convert_bound};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::{
-    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
+    Condition, Constants, check_repeats, compared_with, conjuncts, guard, is_of,
 };
 use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Comparison;
@@ -63,11 +63,9 @@ impl Threshold {
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
-        let conjuncts = conditions.iter().cloned();
-        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
         let (mut rest, mut thresholds) = (vec![], vec![]);
         let mut compares_key = false;
-        for conjunct in conjuncts.flat_map(split_between) {
+        for conjunct in conjuncts(conditions.iter().cloned()) {
             let Some((cast, converted)) = comparisons(&conjunct, probe, build)? else {
                 rest.push(conjunct);
                 continue;
@@ -107,8 +105,7 @@ impl Threshold {
         build: &DFSchema,
     ) -> Result<Option<Self>> {
         let (mut threshold, mut of_build) = (None, vec![]);
-        let conjuncts = split_conjunction_owned(condition.clone()).into_iter();
-        for conjunct in conjuncts.flat_map(split_between) {
+        for conjunct in conjuncts([condition.clone()]) {
             match comparisons(&conjunct, probe, build)? {
                 Some((_, (value, comparison, limit))) if threshold.is_none() => {
                     threshold = Some(Self {
@@ -148,10 +145,8 @@ impl Threshold {
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
-        let conjuncts = conditions.iter().cloned();
-        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
         let mut compared: Vec<(Expr, usize)> = vec![];
-        for conjunct in conjuncts.flat_map(split_between) {
+        for conjunct in conjuncts(conditions.iter().cloned()) {
             let Some((_, (value, ..))) = comparisons(&conjunct, probe, build)? else {
                 continue;
             };

@@ -13,10 +13,9 @@
 //! operators could not get that memory back.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
@@ -24,10 +23,10 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::{ByteSize, RmqOptions};
-use crate::exec::common::plan_key::{PlanKey, ScanPlan, in_order, is_repeatable, over};
+use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
-use crate::exec::range_join::build_side::row_order::RowOrder;
+use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Value};
 use crate::exec::range_join::build_side::side::{BuildSide, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
@@ -35,7 +34,6 @@ use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::index::catalog::{IndexCatalog, SessionCatalog};
 use crate::index::entries::KeptRows;
 use crate::index::version::Version;
-use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
 
 /// Where a build side is looked for, and kept when it is built.
@@ -59,86 +57,6 @@ pub(crate) struct BuildSideKeeper {
     keeps: bool,
 }
 
-/// What tells sorted rows from others over the same version of their tables. The keys are expressions over the scan:
-/// the equality keys, then the range key.
-#[derive(Debug, PartialEq)]
-struct RowsKey {
-    plan: PlanKey,
-    keys: Vec<PhysicalExprRef>,
-    /// The rows of a batch: batches are dealt out to partitions, and moved into the order of their keys.
-    batch_rows: usize,
-}
-
-/// A value of each row: an expression over the scan, and the version of the columns in memory that it reads.
-#[derive(Debug, Clone)]
-struct Value {
-    expr: PhysicalExprRef,
-    version: Option<Version>,
-}
-
-impl Value {
-    fn is(&self, other: &Self) -> bool {
-        let is_same_version = match (&self.version, &other.version) {
-            (Some(version), Some(other)) => version.matches(other),
-            (None, None) => true,
-            _ => false,
-        };
-        is_same_version && self.expr.as_ref() == other.expr.as_ref()
-    }
-}
-
-/// Sorted rows, and what queries have needed of their values.
-#[derive(Debug)]
-pub(crate) struct KeptSide {
-    key: Arc<RowsKey>,
-    /// The keys as EXPLAIN shows them.
-    label: String,
-    /// The type of the range key.
-    key_type: DataType,
-    sorted: Arc<SortedSide>,
-    /// Whether a plan with the same key has the rows in the same order.
-    is_in_order: bool,
-    parts: Mutex<Parts>,
-}
-
-#[derive(Debug, Default, Clone)]
-struct Parts {
-    values: Vec<(Value, PreparedColumn)>,
-    orders: Vec<Arc<RowOrder>>,
-    thresholds: Vec<Threshold>,
-}
-
-impl Parts {
-    /// Drops values of a table that has changed without its keys, which can't be found any more, and what is built of
-    /// them.
-    fn drop_dead(&mut self) {
-        self.values.retain(|(value, _)| {
-            let version = value.version.as_ref();
-            version.is_none_or(Version::is_whole)
-        });
-        let values = &self.values;
-        let is_kept = |rows: &Arc<Values>| {
-            let mut kept = values
-                .iter()
-                .filter_map(|(_, prepared)| prepared.rows.as_ref());
-            kept.any(|kept| Arc::ptr_eq(kept, rows))
-        };
-        self.orders.retain(|order| is_kept(order.keys()));
-        self.thresholds
-            .retain(|threshold| threshold.columns.iter().all(&is_kept));
-    }
-}
-
-/// An index on values that are compared with thresholds, which is built if ranges justify it.
-#[derive(Debug, Clone)]
-struct Threshold {
-    value: PhysicalExprRef,
-    comparison: Comparison,
-    /// The columns that the value is computed of, among others.
-    columns: Vec<Arc<Values>>,
-    index: Arc<ThresholdIndex>,
-}
-
 impl BuildSideKeeper {
     /// Of the build side of these columns of a plan. `None` if it is neither kept nor looked for.
     pub(crate) async fn of(
@@ -152,10 +70,18 @@ impl BuildSideKeeper {
             return None;
         }
         let catalog = SessionCatalog::of(context.session_config())?;
-        let ordered = in_order(plan);
-        let is_in_order = ordered.is_some();
-        let plan = ordered.unwrap_or_else(|| Arc::clone(plan));
-        let scanned = ScanPlan::of(&plan)?;
+        let in_order;
+        let mut plan = plan;
+        let mut scanned = ScanPlan::of(plan)?;
+        if !scanned.is_in_order
+            && let Some(ordered) = plan.with_preserve_order(true)
+        {
+            // A scan. Operators above one would have to be replaced, too, and their metrics with them.
+            in_order = ordered;
+            plan = &in_order;
+            scanned = ScanPlan::of(plan)?;
+        }
+        let is_in_order = scanned.is_in_order;
         let expressions = columns.expressions().iter();
         let expressions = expressions.map(|expr| scanned.over_scan(expr));
         let mut keys: Vec<PhysicalExprRef> = expressions.collect::<Option<_>>()?;
@@ -188,7 +114,7 @@ impl BuildSideKeeper {
             values,
             columns: columns.clone(),
             threshold,
-            plan,
+            plan: Arc::clone(plan),
             is_in_order,
             context: Arc::clone(context),
             version,
@@ -237,25 +163,17 @@ impl BuildSideKeeper {
 
     /// The columns of a side that are missing in it, as indexes among the values, and what of them.
     pub(crate) fn missing(&self, kept: &KeptSide) -> Vec<(usize, ColumnNeeds)> {
-        let prepared = self.prepared(kept).into_iter().enumerate();
-        let missing = prepared.map(|(i, prepared)| {
+        self.missing_in(&kept.prepared(&self.values))
+    }
+
+    fn missing_in(&self, prepared: &[PreparedColumn]) -> Vec<(usize, ColumnNeeds)> {
+        let missing = prepared.iter().enumerate().map(|(i, prepared)| {
             let needs = ColumnNeeds::of_column(&self.columns, i);
-            (i, needs.without(&prepared))
+            (i, needs.without(prepared))
         });
         missing
             .filter(|(_, needs)| *needs != ColumnNeeds::default())
             .collect()
-    }
-
-    /// What is kept of each value.
-    fn prepared(&self, kept: &KeptSide) -> Vec<PreparedColumn> {
-        let parts = kept.parts();
-        let prepared = self.values.iter().map(|value| {
-            let mut values = parts.values.iter();
-            let known = values.find(|(known, _)| known.is(value));
-            known.map_or_else(PreparedColumn::default, |(_, prepared)| prepared.clone())
-        });
-        prepared.collect()
     }
 
     /// Whether the rows that have been read are those of the version that was looked for.
@@ -293,18 +211,10 @@ impl BuildSideKeeper {
         kept: &KeptSide,
         prepared: impl IntoIterator<Item = (usize, PreparedColumn)>,
     ) {
-        let mut parts = kept.parts();
-        parts.drop_dead();
-        for (column, prepared) in prepared {
-            let value = &self.values[column];
-            match parts.values.iter_mut().find(|(known, _)| known.is(value)) {
-                Some((_, known)) => known.add(prepared),
-                None => parts.values.push((value.clone(), prepared)),
-            }
-        }
+        kept.add(&self.values, prepared);
     }
 
-    /// The build side of the join, from rows of which no value is missing. What it takes is registered in the pool of
+    /// The build side of the join, from rows that lack no value. What it takes is registered in the pool of
     /// `memory`.
     ///
     /// # Errors
@@ -315,51 +225,19 @@ impl BuildSideKeeper {
         indexer: &SortAndIndex,
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
-        if !self.missing(kept).is_empty() {
+        let prepared = kept.prepared(&self.values);
+        if !self.missing_in(&prepared).is_empty() {
             return internal_err!("a kept build side lacks values");
         }
-        let prepared = self.prepared(kept);
-        let row_order = row_order(kept, indexer, &prepared)?;
-        let threshold = self.threshold_index(kept, indexer.threads, &prepared);
+        let row_order = kept.row_order(indexer, &prepared)?;
+        let rows = self.columns.row_columns.iter();
+        let rows = rows.filter_map(|i| prepared.get(*i)?.rows.clone());
+        let threshold = match &self.threshold {
+            Some(compared) => kept.threshold_index(compared, rows.collect(), indexer.threads),
+            None => Arc::new(ThresholdIndex::new(indexer.threads)),
+        };
         let sorted = Arc::clone(&kept.sorted);
         indexer.side(sorted, prepared, row_order, threshold, memory)
-    }
-
-    fn threshold_index(
-        &self,
-        kept: &KeptSide,
-        threads: usize,
-        prepared: &[PreparedColumn],
-    ) -> Arc<ThresholdIndex> {
-        let new = || Arc::new(ThresholdIndex::new(threads));
-        let Some((value, comparison)) = &self.threshold else {
-            return new();
-        };
-        let columns = self.columns.row_columns.iter();
-        let columns: Vec<_> = columns
-            .filter_map(|i| prepared.get(*i)?.rows.clone())
-            .collect();
-        let mut parts = kept.parts();
-        let known = parts.thresholds.iter().find(|known| {
-            (&known.value, &known.comparison) == (value, comparison)
-                && known.columns.len() == columns.len()
-                && known
-                    .columns
-                    .iter()
-                    .zip(&columns)
-                    .all(|(a, b)| Arc::ptr_eq(a, b))
-        });
-        if let Some(known) = known {
-            return Arc::clone(&known.index);
-        }
-        let index = new();
-        parts.thresholds.push(Threshold {
-            value: Arc::clone(value),
-            comparison: *comparison,
-            columns,
-            index: Arc::clone(&index),
-        });
-        index
     }
 
     /// The same keeper, which keeps rows even if the memory pool has a limit.
@@ -396,25 +274,6 @@ impl BuildSideKeeper {
     }
 }
 
-/// The order in which the join returns rows, if it is not that of the range key.
-fn row_order(
-    kept: &KeptSide,
-    indexer: &SortAndIndex,
-    prepared: &[PreparedColumn],
-) -> Result<Option<Arc<RowOrder>>> {
-    let Some(order) = indexer.row_order(&kept.sorted, prepared)? else {
-        return Ok(None);
-    };
-    let orders = &mut kept.parts().orders;
-    match orders.iter().find(|known| known.is_same(&order)) {
-        Some(known) => Ok(Some(Arc::clone(known))),
-        None => {
-            orders.push(Arc::clone(&order));
-            Ok(Some(order))
-        }
-    }
-}
-
 /// The version of what is scanned, if it can be told. That a file is gone is for its scan to say.
 async fn version(
     scanned: &ScanPlan<'_>,
@@ -426,80 +285,4 @@ async fn version(
         log::debug!("the rows of a range join are not kept: {error}");
         None
     })
-}
-
-impl KeptSide {
-    fn of(rows: &dyn KeptRows) -> Option<&Self> {
-        (rows as &dyn Any).downcast_ref()
-    }
-
-    /// The sorted rows.
-    pub(crate) fn sorted(&self) -> &SortedSide {
-        &self.sorted
-    }
-
-    /// The same rows, to which values may be added that others don't see.
-    fn copy(&self) -> Self {
-        Self {
-            key: Arc::clone(&self.key),
-            label: self.label.clone(),
-            key_type: self.key_type.clone(),
-            sorted: Arc::clone(&self.sorted),
-            is_in_order: self.is_in_order,
-            parts: Mutex::new(self.parts().clone()),
-        }
-    }
-
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        // A poisoned list is complete: no update of it can panic half-way.
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether all that `other` has can be found here.
-    fn has_all_of(&self, other: &Self) -> bool {
-        let (parts, other) = (self.parts(), other.parts());
-        other.values.iter().all(|(value, _)| {
-            let mut values = parts.values.iter();
-            values.any(|(known, _)| known.expr.as_ref() == value.expr.as_ref())
-        })
-    }
-}
-
-impl KeptRows for KeptSide {
-    fn has_key(&self, key: &dyn Any) -> bool {
-        let key = key.downcast_ref::<RowsKey>();
-        key == Some(self.key.as_ref()) && self.is_in_order && !self.sorted.is_restored
-    }
-
-    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
-        Self::of(other).is_some_and(|other| {
-            let is_of_same_rows = self.key.plan.may_succeed(&other.key.plan)
-                && (&self.key.keys, self.key.batch_rows) == (&other.key.keys, other.key.batch_rows);
-            let is_as_useful = (self.is_in_order || !other.is_in_order)
-                && (!self.sorted.is_restored || other.sorted.is_restored)
-                && (self.is_in_order || self.has_all_of(other));
-            is_of_same_rows && (!is_same_version || is_as_useful)
-        })
-    }
-
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn key_type(&self) -> &DataType {
-        &self.key_type
-    }
-
-    fn rows(&self) -> usize {
-        self.sorted.total_rows
-    }
-
-    fn bytes(&self) -> usize {
-        let parts = self.parts();
-        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
-        let orders = parts.orders.iter().map(|order| order.bytes());
-        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        let parts: usize = values.chain(orders).chain(thresholds).sum();
-        self.sorted.registered_bytes() + parts
-    }
 }

@@ -1,0 +1,248 @@
+//! Sorted build rows that a session keeps between queries, and what queries have built of their values.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow::datatypes::DataType;
+use datafusion::common::Result;
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::exec::common::plan_key::PlanKey;
+use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::row_order::RowOrder;
+use crate::exec::range_join::build_side::side::SortedSide;
+use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
+use crate::index::entries::KeptRows;
+use crate::index::version::Version;
+use crate::range_agg::values::Values;
+use rmq_engine::Comparison;
+
+/// What tells sorted rows from others over the same version of their tables. The keys are expressions over the scan:
+/// the equality keys, then the range key.
+#[derive(Debug, PartialEq)]
+pub(super) struct RowsKey {
+    pub(super) plan: PlanKey,
+    pub(super) keys: Vec<PhysicalExprRef>,
+    /// The rows of a batch: batches are dealt out to partitions, and moved into the order of their keys.
+    pub(super) batch_rows: usize,
+}
+
+/// A value of each row: an expression over the scan, and the version of the columns in memory that it reads.
+#[derive(Debug, Clone)]
+pub(super) struct Value {
+    pub(super) expr: PhysicalExprRef,
+    pub(super) version: Option<Version>,
+}
+
+impl Value {
+    fn is(&self, other: &Self) -> bool {
+        let is_same_version = match (&self.version, &other.version) {
+            (Some(version), Some(other)) => version.matches(other),
+            (None, None) => true,
+            _ => false,
+        };
+        is_same_version && self.expr.as_ref() == other.expr.as_ref()
+    }
+}
+
+/// Sorted rows, and what queries have needed of their values.
+#[derive(Debug)]
+pub(crate) struct KeptSide {
+    pub(super) key: Arc<RowsKey>,
+    /// The keys as EXPLAIN shows them.
+    pub(super) label: String,
+    /// The type of the range key.
+    pub(super) key_type: DataType,
+    pub(super) sorted: Arc<SortedSide>,
+    /// Whether a plan with the same key has the rows in the same order.
+    pub(super) is_in_order: bool,
+    pub(super) parts: Mutex<Parts>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(super) struct Parts {
+    values: Vec<(Value, PreparedColumn)>,
+    orders: Vec<Arc<RowOrder>>,
+    thresholds: Vec<Threshold>,
+}
+
+impl Parts {
+    /// Drops values of a table that has changed without its keys, which can't be found any more, and what is built of
+    /// them.
+    fn drop_dead(&mut self) {
+        self.values.retain(|(value, _)| {
+            let version = value.version.as_ref();
+            version.is_none_or(Version::is_whole)
+        });
+        let values = &self.values;
+        let is_kept = |rows: &Arc<Values>| {
+            let mut kept = values
+                .iter()
+                .filter_map(|(_, prepared)| prepared.rows.as_ref());
+            kept.any(|kept| Arc::ptr_eq(kept, rows))
+        };
+        self.orders.retain(|order| is_kept(order.keys()));
+        self.thresholds
+            .retain(|threshold| threshold.columns.iter().all(&is_kept));
+    }
+}
+
+/// An index on values that are compared with thresholds, which is built if ranges justify it.
+#[derive(Debug, Clone)]
+struct Threshold {
+    value: PhysicalExprRef,
+    comparison: Comparison,
+    /// The columns that the value is computed of, among others.
+    columns: Vec<Arc<Values>>,
+    index: Arc<ThresholdIndex>,
+}
+
+impl KeptSide {
+    /// The side, if the rows are one.
+    pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
+        (rows as &dyn Any).downcast_ref()
+    }
+
+    /// The sorted rows.
+    pub(crate) fn sorted(&self) -> &SortedSide {
+        &self.sorted
+    }
+
+    /// The same rows, to which values may be added that others don't see.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            key: Arc::clone(&self.key),
+            label: self.label.clone(),
+            key_type: self.key_type.clone(),
+            sorted: Arc::clone(&self.sorted),
+            is_in_order: self.is_in_order,
+            parts: Mutex::new(self.parts().clone()),
+        }
+    }
+
+    /// What is kept of each value.
+    pub(super) fn prepared(&self, values: &[Value]) -> Vec<PreparedColumn> {
+        let parts = self.parts();
+        let prepared = values.iter().map(|value| {
+            let mut values = parts.values.iter();
+            let known = values.find(|(known, _)| known.is(value));
+            known.map_or_else(PreparedColumn::default, |(_, prepared)| prepared.clone())
+        });
+        prepared.collect()
+    }
+
+    /// Adds what was built of these of the values.
+    pub(super) fn add(
+        &self,
+        values: &[Value],
+        prepared: impl IntoIterator<Item = (usize, PreparedColumn)>,
+    ) {
+        let mut parts = self.parts();
+        parts.drop_dead();
+        for (column, prepared) in prepared {
+            let value = &values[column];
+            match parts.values.iter_mut().find(|(known, _)| known.is(value)) {
+                Some((_, known)) => known.add(prepared),
+                None => parts.values.push((value.clone(), prepared)),
+            }
+        }
+    }
+
+    /// The order in which the join returns rows, if it is not that of the range key.
+    pub(super) fn row_order(
+        &self,
+        indexer: &SortAndIndex,
+        prepared: &[PreparedColumn],
+    ) -> Result<Option<Arc<RowOrder>>> {
+        let Some(order) = indexer.row_order(&self.sorted, prepared)? else {
+            return Ok(None);
+        };
+        let orders = &mut self.parts().orders;
+        if let Some(known) = orders.iter().find(|known| known.is_same(&order)) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        orders.push(Arc::clone(&order));
+        Ok(Some(order))
+    }
+
+    /// The index on a value, which is computed of these columns, for comparisons with thresholds.
+    pub(super) fn threshold_index(
+        &self,
+        (value, comparison): &(PhysicalExprRef, Comparison),
+        columns: Vec<Arc<Values>>,
+        threads: usize,
+    ) -> Arc<ThresholdIndex> {
+        let mut parts = self.parts();
+        let known = parts.thresholds.iter().find(|known| {
+            let mut pairs = known.columns.iter().zip(&columns);
+            (&known.value, &known.comparison) == (value, comparison)
+                && known.columns.len() == columns.len()
+                && pairs.all(|(a, b)| Arc::ptr_eq(a, b))
+        });
+        if let Some(known) = known {
+            return Arc::clone(&known.index);
+        }
+        let index = Arc::new(ThresholdIndex::new(threads));
+        parts.thresholds.push(Threshold {
+            value: Arc::clone(value),
+            comparison: *comparison,
+            columns,
+            index: Arc::clone(&index),
+        });
+        index
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        // A poisoned list is complete: no update of it can panic half-way.
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all that `other` has can be found here.
+    fn has_all_of(&self, other: &Self) -> bool {
+        let (parts, other) = (self.parts(), other.parts());
+        other.values.iter().all(|(value, _)| {
+            let mut values = parts.values.iter();
+            values.any(|(known, _)| known.expr.as_ref() == value.expr.as_ref())
+        })
+    }
+}
+
+impl KeptRows for KeptSide {
+    fn has_key(&self, key: &dyn Any) -> bool {
+        let key = key.downcast_ref::<RowsKey>();
+        key == Some(self.key.as_ref()) && self.is_in_order && !self.sorted.is_restored
+    }
+
+    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
+        Self::of(other).is_some_and(|other| {
+            let is_of_same_rows = self.key.plan.may_succeed(&other.key.plan)
+                && (&self.key.keys, self.key.batch_rows) == (&other.key.keys, other.key.batch_rows);
+            let is_as_useful = (self.is_in_order || !other.is_in_order)
+                && (!self.sorted.is_restored || other.sorted.is_restored)
+                && (self.is_in_order || self.has_all_of(other));
+            is_of_same_rows && (!is_same_version || is_as_useful)
+        })
+    }
+
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn key_type(&self) -> &DataType {
+        &self.key_type
+    }
+
+    fn rows(&self) -> usize {
+        self.sorted.total_rows
+    }
+
+    fn bytes(&self) -> usize {
+        let parts = self.parts();
+        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
+        let orders = parts.orders.iter().map(|order| order.bytes());
+        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
+        let parts: usize = values.chain(orders).chain(thresholds).sum();
+        self.sorted.registered_bytes() + parts
+    }
+}
