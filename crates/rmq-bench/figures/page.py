@@ -11,7 +11,7 @@ NO_RT_CORES = ("A100", "H100", "H200")
 
 def by_device(devices, sentence):
     """What a sentence says of each device; of those for which it says nothing, nothing."""
-    parts = [(device.title, sentence(device)) for device in devices]
+    parts = [(device.name, sentence(device)) for device in devices]
     parts = [f"{name}: {part}" for name, part in parts if part]
     return "; ".join(parts) + "." if parts else ""
 
@@ -88,7 +88,7 @@ def read_18(devices):
         here, there = (one.search("mixed", names=(OURS, CL, VL)) for one in (device, first))
         ours = ratios(here[OURS], there[OURS])
         paper = ratios(*(least([times[CL], times[VL]]) for times in (here, there)))
-        parts.append(f"The {device.title} takes {span(ours.values())} times the time of the {first.title} with ours, {span(paper.values())} times with the better "
+        parts.append(f"The {device.name} takes {span(ours.values())} times the time of the {first.name} with ours, {span(paper.values())} times with the better "
                      "of CL and VL")
     return ". ".join(parts) + "."
 
@@ -234,16 +234,11 @@ def origin(device):
     for (commit, date), rows in sorted(device.runs().items(), key=lambda run: run[0][1], reverse=True):
         gpu, driver, cpu = (max(row[column] for row in rows) for column in ("gpu", "driver", "cpu"))
         machine = f"{gpu.split(';')[0] or 'no GPU'}, driver {driver or 'unknown'}, host {cpu.replace(';', ',')}"
-        if commit.startswith(TRANSCRIBED):
-            commit = commit.removeprefix(TRANSCRIBED).split()[0]
-            run = (f"**medians of an earlier run, {date}, transcribed from this page as it was before commit {commit}**. Its raw results were not kept: there is "
-                   "no spread and no clock. What was written since has not been run on this card")
-        else:
-            clock = max(int(row["clock_mhz"] or 0) for row in rows)
-            what, apart = {device.is_of_the_paper(row) for row in rows}, {not row["gpu"] for row in rows}
-            what = "all" if len(what) == 2 else "what the paper measures" if what == {True} else "ranges in order, positions, 8-byte and increasing values"
-            what += " (on the CPU in a run of its own)" if len(apart) == 2 else ""
-            run = f"{what} at commit {commit or 'unknown'}, {date}, multiprocessors at most at {clock} MHz"
+        clock = max(int(row["clock_mhz"] or 0) for row in rows)
+        what, apart = {device.is_of_the_paper(row) for row in rows}, {not row["gpu"] for row in rows}
+        what = "all" if len(what) == 2 else "what the paper measures" if what == {True} else "ranges in order, positions, 8-byte and increasing values"
+        what += " (on the CPU in a run of its own)" if len(apart) == 2 else ""
+        run = f"{what} at commit {commit or 'unknown'}, {date}, multiprocessors at most at {clock} MHz"
         machines.setdefault(machine, []).append(run)
     parts = [f"{machine}: {'; '.join(runs)}" for machine, runs in machines.items()]
     spread = device.spread(("search", "queuing", "heat"))
@@ -383,10 +378,9 @@ def body(devices, figures, published, folder):
     """The generated part of the page, as lines."""
     lines = []
     for device in devices:
-        lines += [f"### {device.title}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
+        lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
         wrong = sum(int(row["wrong"]) for row in device.all)
-        right = "All answers were right" + (", as that page says." if device.is_transcribed else ".")
-        lines += [right if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
+        lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
     lines += missing(devices) + authors_rays(devices, published)
     lines += ["### Figures", "", "Numbers are the paper's.", ""]
     for number, what, shown in figures:

@@ -63,10 +63,10 @@ def heat_figures(devices):
         if cells:
             groups, chunks = (sorted({pair[i] for found in cells.values() for pair in found}) for i in range(2))
             panels = {str(n): [[found.get((group, chunk)) for chunk in chunks] for group in groups] for n, found in cells.items()}
-            figures.append({"name": f"12-cl-{slug(device.name)}", "kind": "heat", "title": f"GPU-RMQ (CL), ns a query, mixed ranges, {device.title}",
+            figures.append({"name": f"12-cl-{slug(device.name)}", "kind": "heat", "title": f"GPU-RMQ (CL), ns a query, mixed ranges, {device.name}",
                             "x": "entries of a chunk", "y": "threads of a group", "columns": chunks, "rows": groups, "panels": panels})
         if cells := device.heat("VL"):
-            rows[device.title] = cells
+            rows[device.name] = cells
     if rows:
         sizes = sorted({n for cells in rows.values() for n in cells})
         chunks = sorted({chunk for cells in rows.values() for found in cells.values() for _, chunk in found})
@@ -101,7 +101,7 @@ def device_figure(devices):
         better = least([times[name] for name in (CL, VL) if name in times])
         for kind, points, dashes in (("ours", times.get(OURS, {}), "-"), ("the better of CL and VL", better, "--")):
             if points:
-                name = f"{kind}, {device.title}"
+                name = f"{kind}, {device.name}"
                 found[name], styles[name] = points, (name, color, dashes)
     return line_figure("18", "Mixed ranges, by device", "ns a query", {"": found}, styles) if len(devices) > 1 else None
 
@@ -109,7 +109,7 @@ def device_figure(devices):
 def figures(devices):
     """All figures that there are results for: (the paper's number, what it shows, figures)."""
     def panels(points):
-        return {device.title: points(device) for device in devices}
+        return {device.name: points(device) for device in devices}
 
     on_gpu = (OURS, CL, VL, LCA, TOUR, RTXRMQ)
     with_build = (*on_gpu, HRMQ, CPU)

@@ -19,9 +19,6 @@ NO_SHUFFLES, NO_INTRINSICS = "CL without shuffles", "CL without warp intrinsics"
 # Entries of the level that CL asks by rays in the paper's plots.
 RAY_LEVEL = 64
 
-# How commits begin of rows whose raw results were not kept.
-TRANSCRIBED = "before "
-
 
 def number(row, column):
     return float(row[column] or 0)
@@ -74,9 +71,6 @@ class Device:
         self.name, self.all, self.profile, self.published = name, rows, profile, published
         self.rows = [row for row in rows if (row["key"], row["data"], row["result"]) == ("f32", "uniform", "value")]
         self.reads = [row for row in rows if row["section"] == "reads"]
-        # Rows without a commit of theirs are medians that an earlier page had.
-        self.is_transcribed = all(row["commit"].startswith(TRANSCRIBED) for row in rows)
-        self.title = f"{name} (earlier run)" if self.is_transcribed else name
 
     def points(self, sections, workload, y, names, rows=None):
         """Points {log2 n: y(row)} by system, in the order of `names`: of several settings the first, of times the least."""
