@@ -21,14 +21,14 @@ close = 1000 * np.exp(np.cumsum(draw.normal(0, 0.011, DAYS)))
 day = np.arange(DAYS)
 
 
-def ours():
+def trailing_high():
     index = rmq.RangeIndex(close)
-    high = index.max(day - WINDOW + 1, day)
-    return high, index.first_at_least(day, DAYS, high)
+    return index, index.max(day - WINDOW + 1, day)
 
 
-high, recovered = timed("RangeIndex: trailing high and day of recovery", ours)
-rolling = timed("pandas: rolling(250).max(), the trailing high alone", lambda: pd.Series(close).rolling(WINDOW, min_periods=1).max())
+index, high = timed("RangeIndex: trailing high", trailing_high)
+recovered = timed("RangeIndex: day of recovery", lambda: index.first_at_least(day, DAYS, high))
+rolling = timed("pandas: rolling(250).max()", lambda: pd.Series(close).rolling(WINDOW, min_periods=1).max())
 assert (high == rolling).all()
 
 # %%
