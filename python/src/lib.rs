@@ -13,6 +13,7 @@
 mod adbc;
 mod errors;
 mod frame;
+mod insert_values;
 mod lent;
 mod params;
 mod progress;

@@ -12,6 +12,8 @@ use datafusion_rmq::{RmqOptions, prepare_statement};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
+use crate::insert_values::parenthesize_parameters;
+
 /// Options that are no part of a configuration; SET sets them.
 pub const RUNTIME_OPTIONS: [&str; 3] = [
     "datafusion.runtime.max_temp_directory_size",
@@ -80,6 +82,7 @@ impl Shared {
             let dialect = state.config_options().sql_parser.dialect;
             let mut statement = state.sql_to_statement(text, &dialect)?;
             prepare_statement(&mut statement, state.config_options())?;
+            parenthesize_parameters(&mut statement);
             let plan = state.statement_to_plan(statement).await?;
             match params {
                 Some(params) => plan.with_param_values(params),

@@ -89,6 +89,19 @@ def test_parameters_in_statements_that_change_data():
     assert con.sql("SELECT v FROM t ORDER BY v").fetchall() == [(5,), (6,), (7,)]
 
 
+def test_parameters_of_inserts_become_values_of_the_columns():
+    con = rmq.connect()
+    con.sql("CREATE TABLE t (n DOUBLE, word VARCHAR, day DATE)")
+    for row in ["$1, $2, $3", "($1), ($2), ($3)"]:
+        con.sql(f"INSERT INTO t VALUES ({row})", [1, "a", datetime.date(2024, 2, 29)])
+    con.sql("INSERT INTO t VALUES ($n, $word, $day), (3, 'c', NULL)", {"n": 2, "word": "b", "day": "2024-03-01"})
+    con.sql("INSERT INTO t (word, n) VALUES ($1, $2)", [None, 4])
+    first, second = datetime.date(2024, 2, 29), datetime.date(2024, 3, 1)
+    expected = [(1.0, "a", first), (1.0, "a", first), (2.0, "b", second), (3.0, "c", None), (4.0, None, None)]
+    assert con.sql("SELECT * FROM t ORDER BY n").fetchall() == expected
+    assert con.sql("EXPLAIN INSERT INTO t VALUES ($n, $word, $day)", {"n": 2, "word": "b", "day": None}).fetchall()
+
+
 def test_range_joins_with_parameters():
     con = rmq.connect()
     quotes = pl.DataFrame({"ts": range(1000), "bid": [float(i % 17) for i in range(1000)]})

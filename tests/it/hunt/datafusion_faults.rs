@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use datafusion::common::Result;
+use datafusion::common::{Result, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::physical_plan::collect;
@@ -234,6 +234,22 @@ async fn faults_of_datafusion_are_still_there() {
         }
     }
     assert!(changed.is_empty(), "{changed:#?}");
+}
+
+/// A parameter that stands alone among the values of an INSERT is stored without a cast. In parentheses it gets one.
+#[tokio::test]
+async fn a_parameter_of_an_insert_is_stored_without_a_cast() -> Result<()> {
+    for (second, is_readable) in [("(($1))", true), ("($1)", false)] {
+        let ctx = SessionContext::new();
+        run(&ctx, "CREATE TABLE words (word VARCHAR) AS VALUES ('a')").await?;
+        let insert = format!("INSERT INTO words VALUES {second}");
+        let insert = ctx.sql(&insert).await?;
+        let insert = insert.with_param_values(vec![ScalarValue::from("b")])?;
+        insert.collect().await?;
+        let sorted = run(&ctx, "SELECT * FROM words ORDER BY word").await;
+        assert_eq!(sorted.is_ok(), is_readable, "{second}: {sorted:?}");
+    }
+    Ok(())
 }
 
 /// The nested loop join takes its first side in parts where memory is short, and returns rows without a match once for
