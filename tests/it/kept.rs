@@ -70,7 +70,7 @@ async fn tables() -> SessionContext {
     ctx
 }
 
-fn joining(ctx: SessionContext) -> SessionContext {
+pub fn joining(ctx: SessionContext) -> SessionContext {
     set(&ctx, "rmq.range_joins", "always");
     set(&ctx, "rmq.join_mode", "shared");
     ctx
@@ -92,7 +92,7 @@ async fn found_by(ctx: &SessionContext, plain: &SessionContext, sql: &str) -> us
     found
 }
 
-async fn count_of_kept(ctx: &SessionContext) -> Option<i64> {
+pub async fn count_of_kept(ctx: &SessionContext) -> Option<i64> {
     bigint(ctx, "SELECT count(*) FROM rmq_indexes()").await
 }
 
@@ -569,7 +569,7 @@ async fn a_plan_that_runs_again_finds_it() {
 }
 
 /// The name and the rows of each index that has a name.
-async fn named(ctx: &SessionContext) -> Vec<String> {
+pub async fn named(ctx: &SessionContext) -> Vec<String> {
     let sql = "SELECT name, \"column\", rows FROM rmq_indexes() WHERE name IS NOT NULL ORDER BY name, extreme";
     lines(&[run(ctx, sql).await.expect("a list")])
 }
@@ -602,7 +602,13 @@ async fn queries_find_named_indexes() {
             let (rows, found) = answer(&ctx, sql).await;
             assert!(rows == expected, "{change:?}: {sql}");
             let by_s_and_t = sql.contains("p.s = q.s AND p.t") && !sql.contains("(SELECT s, t");
-            assert!(found > 0 || !by_s_and_t, "{change:?}: {sql}");
+            // Nearest rows are not merged: the first query for them sorts appended rows anew with all others.
+            let is_sorted_anew =
+                sql == QUERIES[11] && change.as_ref().is_some_and(|c| c.starts_with("INSERT"));
+            assert!(
+                found > 0 || !by_s_and_t || is_sorted_anew,
+                "{change:?}: {sql}"
+            );
         }
         let listed = named(&ctx).await;
         let count = bigint(&ctx, "SELECT count(*) FROM p")

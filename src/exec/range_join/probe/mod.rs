@@ -19,5 +19,6 @@ pub(crate) mod prevailing;
 pub(crate) mod probe_build;
 pub(crate) mod qualifying;
 pub(crate) mod rows;
+pub(crate) mod segments;
 pub(crate) mod spilled;
 pub(crate) mod stream;

@@ -13,10 +13,12 @@ use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::build_side::kept_side::KeptSide;
+use crate::exec::range_join::build_side::kept_segments::KeptSegments;
+use crate::exec::range_join::build_side::kept_side::Segment;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
+use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_threshold::RowThreshold;
 
 /// The input of a build side, and what building it needs.
@@ -63,11 +65,14 @@ impl BuildInput {
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
             kept = keeper.find();
+            if kept.is_none()
+                && let Some(side) = self.find_segments(keeper).await?
+            {
+                return Ok(BuildState::Segments(Arc::new(side)));
+            }
         }
-        if let Some(side) = &kept {
-            let options = RmqOptions::of(self.context.session_config().options());
-            let rows = side.sorted().total_rows;
-            if self.engine.select_devices(rows, &options).await?.is_some() {
+        if let Some(segment) = &kept {
+            if self.suits_devices(segment.sorted().total_rows).await? {
                 kept = None;
             } else {
                 self.metrics.record_kept();
@@ -78,6 +83,42 @@ impl BuildInput {
             .await
     }
 
+    /// The build side in segments, if most of its rows are kept and what these answer can be merged.
+    async fn find_segments(&self, keeper: &BuildSideKeeper) -> Result<Option<SegmentedSide>> {
+        // The order of a probe side without an end is kept.
+        let keeps_order = self.columns.returns_rows && !self.is_probe_bounded;
+        if !self.columns.may_merge() || keeps_order {
+            return Ok(None);
+        }
+        let input_schema = self.plan.schema();
+        let (columns, merging) = SegmentedSide::plan(&self.columns, &input_schema)?;
+        let Some(kept) = KeptSegments::find(keeper, &columns) else {
+            return Ok(None);
+        };
+        if self.suits_devices(kept.rows).await? {
+            return Ok(None);
+        }
+        self.metrics.record_kept();
+        self.metrics.record_segments(kept.parts.len());
+        let builder = BuildSideBuilder::try_new(
+            columns,
+            &input_schema,
+            self.metrics.clone(),
+            &self.context,
+            self.engine.clone(),
+            self.is_probe_bounded,
+            1,
+        )?;
+        let segments = builder.build_segments(kept).await?;
+        Ok(Some(SegmentedSide { segments, merging }))
+    }
+
+    async fn suits_devices(&self, rows: usize) -> Result<bool> {
+        let options = RmqOptions::of(self.context.session_config().options());
+        let devices = self.engine.select_devices(rows, &options).await?;
+        Ok(devices.is_some())
+    }
+
     /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
     /// sides.
     async fn prepare(
@@ -86,7 +127,7 @@ impl BuildInput {
         probe_partitions: usize,
         builds: usize,
         keeper: Option<BuildSideKeeper>,
-        kept: Option<Arc<KeptSide>>,
+        kept: Option<Arc<Segment>>,
     ) -> Result<BuildState> {
         let Self {
             plan,
