@@ -14,7 +14,7 @@ use crate::spilling::share;
 use crate::support::{bigint, cpu_session, run, set};
 
 /// Joins of every form whose answers of several segments are merged. `p` has the rows that are kept.
-const MERGED: [(&str, &str); 28] = [
+const MERGED: [(&str, &str); 34] = [
     (
         "sums",
         "SELECT q.id, count(*), count(p.v), sum(p.v), avg(p.f) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id",
@@ -125,6 +125,36 @@ const MERGED: [(&str, &str); 28] = [
         "SELECT q.id, (SELECT p.v FROM p WHERE p.s = q.s AND p.t <= q.b ORDER BY p.t DESC LIMIT 1) AS v FROM q",
     ),
     (
+        "nearest",
+        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.s = q.s AND p.t <= q.b \
+     ORDER BY p.t DESC LIMIT 3) x",
+    ),
+    (
+        "top",
+        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.s = q.s AND p.t BETWEEN q.a AND q.b \
+     ORDER BY p.v DESC, p.id LIMIT 2) x",
+    ),
+    (
+        "first rows with a condition",
+        "SELECT q.id, x.id, x.t FROM q LEFT JOIN LATERAL (SELECT p.id, p.t FROM p WHERE p.t > q.a AND p.v > q.v \
+     ORDER BY p.t LIMIT 4) x ON true",
+    ),
+    (
+        "first rows after others",
+        "SELECT q.id, x.id FROM q LEFT JOIN LATERAL (SELECT p.id FROM p WHERE p.t BETWEEN q.a AND q.b \
+     ORDER BY p.t LIMIT 5 OFFSET 7) x ON true",
+    ),
+    (
+        "last rows",
+        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.t <= q.b AND p.t > q.a \
+     ORDER BY p.t DESC LIMIT 9) x",
+    ),
+    (
+        "top rows with ties",
+        "SELECT q.id, x.id, x.s FROM q LEFT JOIN LATERAL (SELECT p.id, p.s FROM p WHERE p.t BETWEEN q.a AND q.b \
+     ORDER BY p.v % 5 LIMIT 3 OFFSET 1) x ON true",
+    ),
+    (
         "overlaps",
         "SELECT q.id, p.id FROM q LEFT JOIN p ON p.t <= q.b AND p.u >= q.a",
     ),
@@ -135,20 +165,10 @@ const MERGED: [(&str, &str); 28] = [
 ];
 
 /// Joins that need all rows of a range at once: their build side is sorted anew as a whole.
-const WHOLE: [(&str, &str); 5] = [
+const WHOLE: [(&str, &str); 3] = [
     (
         "median",
         "SELECT q.id, (SELECT median(p.v) FROM p WHERE p.s = q.s AND p.t BETWEEN q.a AND q.b) AS m FROM q",
-    ),
-    (
-        "nearest",
-        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.s = q.s AND p.t <= q.b \
-     ORDER BY p.t DESC LIMIT 3) x",
-    ),
-    (
-        "top",
-        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.s = q.s AND p.t BETWEEN q.a AND q.b \
-     ORDER BY p.v DESC, p.id LIMIT 2) x",
     ),
     (
         "closest",

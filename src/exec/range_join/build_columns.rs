@@ -153,6 +153,14 @@ impl BuildColumns {
         self
     }
 
+    /// The same columns, with the range key as the last column that single rows are taken of.
+    pub(crate) fn with_key_as_row_column(self) -> Self {
+        let column = self.values(&self.expressions).len();
+        let mut columns = self.with_key_as_value();
+        columns.row_columns.push(column);
+        columns
+    }
+
     /// The same columns, of rows that stay in their order where keys are equal.
     pub(crate) fn in_order(self) -> Self {
         Self {

@@ -11,6 +11,7 @@ pub(crate) mod deferred_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;
+pub(crate) mod nearest_of_segments;
 pub(crate) mod nearest_search;
 pub(crate) mod nested_loop;
 pub(crate) mod output_batches;

@@ -19,7 +19,7 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
 use crate::exec::range_join::probe::segments::SegmentedSide;
-use crate::exec::range_join::row_threshold::RowThreshold;
+use crate::exec::range_join::row_join::RowJoin;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(crate) struct BuildInput {
     pub(crate) context: Arc<TaskContext>,
     /// Whether the probe side ends.
     pub(crate) is_probe_bounded: bool,
-    /// The threshold of a join that returns rows.
-    pub(crate) threshold: Option<RowThreshold>,
+    /// What is made of single pairs, if anything.
+    pub(crate) row_join: Option<Arc<RowJoin>>,
 }
 
 /// The build side of one partition of the probe side, before it is read.
@@ -59,7 +59,8 @@ impl BuildInput {
 
     /// Finds the build side of all partitions of the input, or reads and builds it.
     async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<BuildState> {
-        let threshold = self.threshold.as_ref();
+        let row_join = self.row_join.as_ref();
+        let threshold = row_join.and_then(|join| join.threshold());
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
         let mut kept = None;
         if let Some(keeper) = &keeper {
@@ -87,7 +88,9 @@ impl BuildInput {
     async fn find_segments(&self, keeper: &BuildSideKeeper) -> Result<Option<SegmentedSide>> {
         // The order of a probe side without an end is kept.
         let keeps_order = self.columns.returns_rows && !self.is_probe_bounded;
-        if !self.columns.may_merge() || keeps_order {
+        let row_join = self.row_join.as_ref();
+        let merges = row_join.is_none_or(|join| join.merges_segments());
+        if !merges || keeps_order || self.columns.accumulated().is_some() {
             return Ok(None);
         }
         let input_schema = self.plan.schema();
@@ -136,7 +139,7 @@ impl BuildInput {
             engine,
             context,
             is_probe_bounded: is_bounded,
-            threshold: _,
+            row_join: _,
         } = self;
         let shape = ProbeShape {
             partitions: probe_partitions,

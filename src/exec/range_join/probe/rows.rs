@@ -30,6 +30,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::clip;
+use crate::exec::range_join::probe::nearest_of_segments::NearestOfSegments;
 use crate::exec::range_join::probe::nearest_search::NearestSearch;
 use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -38,6 +39,9 @@ use rmq_engine::SearchHints;
 
 /// The most build rows that are marked before other tasks may run: it takes about 1 ms.
 const MARKED_AT_ONCE: usize = 1 << 26;
+
+/// How many batches of pairs are merged at once.
+const MERGED_BATCHES: usize = 8;
 
 /// Joins a partition of the probe side.
 pub(crate) fn join_rows(
@@ -55,6 +59,8 @@ pub(crate) fn join_rows(
         segment: 0,
         input: Some(input),
         current: None,
+        remainder: None,
+        nearest: None,
         matched: vec![],
         unreturned: None,
     };
@@ -76,6 +82,10 @@ struct RowStream {
     current: Option<Candidates>,
     /// Pairs of the current batch that are to be returned.
     pairs: PairBuffer,
+    /// The rows of the last batch that have not been begun, where those that are returned of each are merged.
+    remainder: Option<RecordBatch>,
+    /// What the segments have for the rows of the current batch, if that is merged.
+    nearest: Option<NearestOfSegments>,
     /// Whether each row of the current batch has matched; empty unless those that have not are to follow.
     matched: Vec<bool>,
     /// Positions of build rows of the segment, and of all rows of those after it, that this partition has still to
@@ -97,13 +107,20 @@ impl RowSource for RowStream {
                 self.segment += 1;
                 self.begin_segment(candidates.batch).await?;
             } else {
-                rows.extend(self.rows_without_match(&candidates.batch)?);
+                rows.extend(self.rows_after_segments(&candidates.batch)?);
             }
             return Ok(Some(rows));
         }
+        if let Some(batch) = self.remainder.take() {
+            self.begin(batch).await?;
+            return Ok(Some(vec![]));
+        }
         if let Some(input) = &mut self.input {
             match input.try_next().await? {
-                Some(batch) => self.begin(batch).await?,
+                Some(batch) => {
+                    self.partition.metrics.probe_rows.add(batch.num_rows());
+                    self.begin(batch).await?;
+                }
                 None => self.end()?,
             }
             return Ok(Some(vec![]));
@@ -113,17 +130,27 @@ impl RowSource for RowStream {
 }
 
 impl RowStream {
-    /// Begins with a probe batch.
-    async fn begin(&mut self, batch: RecordBatch) -> Result<()> {
-        self.partition.metrics.probe_rows.add(batch.num_rows());
+    /// Begins with a probe batch, or with some of its rows.
+    async fn begin(&mut self, mut batch: RecordBatch) -> Result<()> {
         // A join with an empty side evaluates no condition.
         let mut segments = self.segments.iter();
         let is_empty = segments.all(|segment| segment.rows().len() == 0);
         if is_empty && !self.join.keeps_probe_rows() || batch.num_rows() == 0 {
             return Ok(());
         }
-        if self.segments.len() > 1 && self.join.keeps_probe_rows() {
-            self.matched = vec![false; batch.num_rows()];
+        if self.segments.len() > 1 {
+            if let Some(limit) = self.join.limit() {
+                let most = limit.with_skipped().fetch.unwrap_or(usize::MAX);
+                let pairs = MERGED_BATCHES * self.partition.batch_size / self.segments.len();
+                let rows = (pairs / most.max(1)).max(1);
+                if rows < batch.num_rows() {
+                    self.remainder = Some(batch.slice(rows, batch.num_rows() - rows));
+                    batch = batch.slice(0, rows);
+                }
+                self.nearest = Some(NearestOfSegments::new(self.segments.len()));
+            } else if self.join.keeps_probe_rows() {
+                self.matched = vec![false; batch.num_rows()];
+            }
         }
         self.segment = 0;
         self.begin_segment(batch).await
@@ -144,7 +171,11 @@ impl RowStream {
         let build = Arc::clone(self.build());
         let last_found = &mut self.last_found[self.segment];
         let ranges = self.partition.find_ranges(&batch, &build, last_found)?;
-        let Some(limit) = self.join.limit() else {
+        let limit = match self.join.limit() {
+            Some(limit) if self.nearest.is_some() => Some(limit.with_skipped()),
+            limit => limit,
+        };
+        let Some(limit) = limit else {
             let qualifying = self.partition.qualifying_rows(&batch, &build, &ranges);
             let qualifying = qualifying.await?;
             self.current = Some(Candidates::new(batch, ranges, qualifying));
@@ -162,7 +193,7 @@ impl RowStream {
         }
         let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
         candidates.descending = limit.descending;
-        if let Some(limit) = self.join.searched_limit() {
+        if self.join.searched_limit().is_some() {
             let (batch, partition) = (&candidates.batch, &self.partition);
             let up_to_point = partition.find_up_to_point((batch, &ranges), &build, last_found)?;
             let (all, size) = ((ranges, up_to_point), partition.batch_size);
@@ -198,7 +229,7 @@ impl RowStream {
                 if indexed > 0 {
                     self.partition.metrics.record_threshold_rows(indexed);
                 }
-                let keeps = join.keeps_probe_rows();
+                let keeps = self.keeps_probe_rows();
                 nearest.take_found(|row, position| match position {
                     Some(position) => self.pairs.add(row, position),
                     None if keeps => self.pairs.add(row, NO_ROW),
@@ -278,7 +309,12 @@ impl RowStream {
 
     /// Returns collected pairs, at most one batch.
     fn return_pairs(&mut self, batch: &RecordBatch) -> Result<Vec<RecordBatch>> {
-        let PairBuffer { rows, positions } = self.pairs.take(self.partition.batch_size);
+        let pairs = self.pairs.take(self.partition.batch_size);
+        if let Some(nearest) = &mut self.nearest {
+            nearest.add(self.segment, pairs);
+            return Ok(vec![]);
+        }
+        let PairBuffer { rows, positions } = pairs;
         if rows.is_empty() {
             return Ok(vec![]);
         }
@@ -302,8 +338,13 @@ impl RowStream {
             .output(Some(batch), &build.row_columns, pairs, None)
     }
 
-    /// After the last segment: the rows of a batch that have matched none, if these are to follow.
-    fn rows_without_match(&mut self, batch: &RecordBatch) -> Result<Vec<RecordBatch>> {
+    /// After the last segment: the rows of a batch that have matched none, if these are to follow, or all rows, if what
+    /// segments have for them is merged.
+    fn rows_after_segments(&mut self, batch: &RecordBatch) -> Result<Vec<RecordBatch>> {
+        if let Some((nearest, limit)) = self.nearest.take().zip(self.join.limit()) {
+            let batch = (batch, self.partition.batch_size);
+            return nearest.output(&self.join, batch, &self.segments, limit);
+        }
         for (row, matched) in std::mem::take(&mut self.matched).into_iter().enumerate() {
             if !matched {
                 self.pairs.add(row_number(row)?, NO_ROW);

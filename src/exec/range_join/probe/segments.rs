@@ -41,7 +41,11 @@ impl SegmentedSide {
         input: &Schema,
     ) -> Result<(BuildColumns, Option<Merging>)> {
         if columns.returns_rows {
-            return Ok((columns.clone().in_order(), None));
+            let columns = columns.clone().in_order();
+            if columns.returns_in_order && columns.row_order.is_none() {
+                return Ok((columns.with_key_as_row_column(), None));
+            }
+            return Ok((columns, None));
         }
         let schema = columns.schema(input)?;
         let plan = MergePlan::try_new(columns, &schema)?;
