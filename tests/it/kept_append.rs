@@ -2,6 +2,7 @@
 //! of a session that keeps nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
@@ -419,6 +420,39 @@ async fn a_running_query_keeps_its_segments() {
     read.extend(stream.try_collect::<Vec<_>>().await.expect("rows"));
     assert!(lines(&read) == expected);
     assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0);
+}
+
+/// Readers ask while a writer appends: they see all rows that were there before they asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_readers_see_what_was_appended() {
+    let ctx = tables(5000, 1).await;
+    let sql = "SELECT CAST(sum(c) AS BIGINT) FROM (SELECT q.id, count(p.id) AS c FROM q JOIN p \
+               ON p.u BETWEEN q.a - 5000 AND q.b + 5000 GROUP BY q.id)";
+    assert_eq!(bigint(&ctx, sql).await, Some(150 * 5000));
+    let inserted = Arc::new(AtomicI64::new(5000));
+    let readers = [(); 3].map(|()| {
+        let (ctx, inserted) = (ctx.clone(), Arc::clone(&inserted));
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let before = inserted.load(Ordering::SeqCst);
+                let pairs = bigint(&ctx, sql).await.expect("a sum");
+                assert!(
+                    pairs % 150 == 0 && pairs >= 150 * before,
+                    "{pairs} {before}"
+                );
+            }
+        })
+    });
+    for i in 0..30 {
+        insert(&ctx, 5000 + 100 * i, 100).await;
+        inserted.fetch_add(100, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+    }
+    for reader in readers {
+        reader.await.expect("a reader");
+    }
+    let (_, segments, built) = answer(&ctx, sql).await;
+    assert!(segments > 1, "{built}");
 }
 
 /// A named index grows with its table, and is one line of the list.

@@ -16,6 +16,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlanProperties;
@@ -62,7 +63,7 @@ impl KeptSegments {
         if needs_order && scanned.deals_out_batches() {
             return None;
         }
-        let batch_rows = scanned.batches()?.map(|batch| batch.num_rows());
+        let batch_rows = scanned.batches()?.map(RecordBatch::num_rows);
         let batch_rows: Vec<usize> = batch_rows.collect();
         let found = keeper.catalog.find_rows(|rows, version| {
             let kept = KeptSide::of(rows.as_ref())?;

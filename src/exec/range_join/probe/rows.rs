@@ -324,8 +324,9 @@ impl RowStream {
             positions.for_each(|position| matched.mark(*position as usize));
         }
         if !self.matched.is_empty() {
-            rows.iter()
-                .for_each(|row| self.matched[*row as usize] = true);
+            for row in &rows {
+                self.matched[*row as usize] = true;
+            }
         }
         let positions = if positions.contains(&NO_ROW) {
             let positions = positions.into_iter();

@@ -1,5 +1,5 @@
-//! Joins the probe side with a build side in several sorted segments: each probe batch is taken through all of them, and
-//! what they answer is merged as that of spill runs is.
+//! Joins the probe side with a build side in several sorted segments: each probe batch is taken through all of them,
+//! and what they answer is merged as that of spill runs is.
 
 use std::sync::Arc;
 
