@@ -17,7 +17,7 @@ use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
-use crate::exec::range_join::build_side::kept_side::Segment;
+use crate::exec::range_join::build_side::kept_side::{Searches, Segment};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
 use crate::exec::range_join::devices::JoinDevices;
@@ -181,7 +181,9 @@ impl BuildSideBuilder {
         let is_new = kept.is_none();
         let (side, segment) = self.build_segment(keeper, kept, rows).await?;
         if is_new {
-            keeper.keep(vec![segment], vec![]).await?;
+            keeper
+                .keep(vec![segment], vec![], Searches::default())
+                .await?;
         } else {
             keeper.shrink();
         }
@@ -272,7 +274,13 @@ impl BuildSideBuilder {
         let bytes = sides.iter().map(|side| side.registered_bytes()).sum();
         self.metrics.build_mem_used.set_max(bytes);
         if kept.parts.iter().any(|part| part.kept.is_none()) {
-            kept.keeper.keep(segments, kept.segment_of).await?;
+            let KeptSegments {
+                keeper,
+                segment_of,
+                searches,
+                ..
+            } = kept;
+            keeper.keep(segments, segment_of, searches).await?;
         } else {
             kept.keeper.shrink();
         }

@@ -26,7 +26,7 @@ use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
@@ -263,7 +263,7 @@ impl BuildSideKeeper {
     }
 
     /// Keeps rows for later queries, unless a file has changed or may have while it was read. `segment_of` is the
-    /// number of the segment of each batch, if there are several.
+    /// number of the segment of each batch, and `searches` counts on, if there are several.
     ///
     /// # Errors
     /// An error if the range key has no type.
@@ -271,6 +271,7 @@ impl BuildSideKeeper {
         &self,
         segments: Vec<Arc<Segment>>,
         segment_of: Vec<usize>,
+        searches: Searches,
     ) -> Result<()> {
         if !(self.keeps && self.is_settled() && self.is_unchanged().await) {
             return Ok(());
@@ -284,6 +285,7 @@ impl BuildSideKeeper {
             is_in_order: self.is_in_order,
             segments,
             segment_of,
+            searches,
         };
         let version = self.version.clone();
         self.catalog.keep_rows(Arc::new(kept), version, self.limit);

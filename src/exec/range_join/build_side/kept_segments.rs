@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A segment is sorted anew together with those after it if it is not at least twice as large as these, or small. So
-//! there are O(log n) segments of n rows, and each row is sorted O(log n) times, besides those of small segments.
+//! there are O(log n) segments of n rows, and each row is sorted O(log n) times, besides those of small segments. Once
+//! searching several segments instead of one has taken as long as sorting all rows, all are sorted anew.
 //!
 //! The batches of the kept version must be among those of the new one, in the same order. Those of a table with several
 //! partitions may be appended between them, which no join can use in which the order of equal keys decides.
@@ -24,7 +25,7 @@ use datafusion::physical_plan::ExecutionPlanProperties;
 use crate::exec::common::plan_key::{ScanPlan, over_batches};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{KeptSide, Searches, Segment, Value};
 
 /// Twice as many rows are worth a segment. Fewer take less time to sort than a search of one more segment, which also
 /// takes some 100 kB.
@@ -40,6 +41,7 @@ pub(crate) struct KeptSegments {
     pub(crate) segment_of: Vec<usize>,
     /// Rows of the scan in all batches.
     pub(crate) rows: usize,
+    pub(crate) searches: Searches,
 }
 
 /// One of them.
@@ -76,9 +78,10 @@ impl KeptSegments {
             let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
             let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
             let is_in_order = !needs_order || numbers.is_sorted();
-            is_in_order.then(|| (kept.segments.clone(), numbers))
+            is_in_order.then(|| (kept.segments.clone(), numbers, kept.searches.clone()))
         });
-        let (mut kept, mut segment_of) = found?;
+        let (mut kept, mut segment_of, searches) = found?;
+        let all_rows = batch_rows.iter().sum();
         let mut rows = vec![0; kept.len() + 1];
         for (number, batch_rows) in segment_of.iter().zip(&batch_rows) {
             rows[*number] += batch_rows;
@@ -96,7 +99,7 @@ impl KeptSegments {
         }
         let mut kept: Vec<_> = kept.into_iter().map(Some).collect();
         kept.extend(merged.map(|_| None));
-        if kept.len() < 2 {
+        if kept.len() < 2 || searches.justify_sorting(all_rows) {
             // All rows are sorted anew.
             return None;
         }
@@ -115,7 +118,8 @@ impl KeptSegments {
             parts: parts.collect(),
             keeper: keeper.clone(),
             segment_of,
-            rows: batch_rows.iter().sum(),
+            rows: all_rows,
+            searches,
         })
     }
 

@@ -3,6 +3,7 @@
 //! Rows that have been appended to a table in memory are sorted by themselves, as another [`Segment`].
 
 use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::DataType;
@@ -70,6 +71,25 @@ pub(crate) struct KeptSide {
     pub(super) segments: Vec<Arc<Segment>>,
     /// The number of the segment that has the rows of each batch; empty if all are in the first one.
     pub(super) segment_of: Vec<usize>,
+    pub(super) searches: Searches,
+}
+
+/// How many probe rows have been searched in segments besides the first one, since all rows were in one. A clone
+/// counts on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Searches(Arc<AtomicUsize>);
+
+impl Searches {
+    /// Counts a search in this many segments.
+    pub(crate) fn add(&self, probe_rows: usize, segments: usize) {
+        let rows = probe_rows.saturating_mul(segments.saturating_sub(1));
+        self.0.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Whether they have taken about as long as sorting this many rows.
+    pub(super) fn justify_sorting(&self, rows: usize) -> bool {
+        self.0.load(Ordering::Relaxed) > rows
+    }
 }
 
 /// Sorted rows, and what queries have needed of their values.

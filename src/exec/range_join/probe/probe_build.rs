@@ -112,8 +112,12 @@ impl BuildInput {
             self.is_probe_bounded,
             1,
         )?;
-        let segments = builder.build_segments(kept).await?;
-        Ok(Some(SegmentedSide { segments, merging }))
+        let searches = kept.searches.clone();
+        Ok(Some(SegmentedSide {
+            segments: builder.build_segments(kept).await?,
+            merging,
+            searches,
+        }))
     }
 
     async fn suits_devices(&self, rows: usize) -> Result<bool> {

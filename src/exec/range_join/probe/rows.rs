@@ -34,6 +34,7 @@ use crate::exec::range_join::probe::nearest_of_segments::NearestOfSegments;
 use crate::exec::range_join::probe::nearest_search::NearestSearch;
 use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;
 
@@ -47,15 +48,16 @@ const MERGED_BATCHES: usize = 8;
 pub(crate) fn join_rows(
     partition: Arc<ProbePartition>,
     join: Arc<RowJoin>,
-    segments: Vec<Arc<BuildSide>>,
+    side: Arc<SegmentedSide>,
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
+    let hints = side.segments.iter().map(|_| SearchHints::default());
     let joined = RowStream {
         pairs: PairBuffer::default(),
         partition: Arc::clone(&partition),
         join,
-        last_found: segments.iter().map(|_| SearchHints::default()).collect(),
-        segments,
+        last_found: hints.collect(),
+        side,
         segment: 0,
         input: Some(input),
         current: None,
@@ -71,8 +73,8 @@ pub(crate) fn join_rows(
 struct RowStream {
     partition: Arc<ProbePartition>,
     join: Arc<RowJoin>,
-    /// The segments of the build side, at least one, and the number of that which is probed.
-    segments: Vec<Arc<BuildSide>>,
+    /// The build side, in at least one segment, and the number of that which is probed.
+    side: Arc<SegmentedSide>,
     segment: usize,
     /// `None` after its end.
     input: Option<BoxStream<'static, Result<RecordBatch>>>,
@@ -103,7 +105,7 @@ impl RowSource for RowStream {
             drop(timer);
             if !candidates.is_done() || !self.pairs.is_empty() {
                 self.current = Some(candidates);
-            } else if self.segment + 1 < self.segments.len() {
+            } else if self.segment + 1 < self.side.segments.len() {
                 self.segment += 1;
                 self.begin_segment(candidates.batch).await?;
             } else {
@@ -119,6 +121,7 @@ impl RowSource for RowStream {
             match input.try_next().await? {
                 Some(batch) => {
                     self.partition.metrics.probe_rows.add(batch.num_rows());
+                    self.side.record_search(batch.num_rows());
                     self.begin(batch).await?;
                 }
                 None => self.end()?,
@@ -133,21 +136,21 @@ impl RowStream {
     /// Begins with a probe batch, or with some of its rows.
     async fn begin(&mut self, mut batch: RecordBatch) -> Result<()> {
         // A join with an empty side evaluates no condition.
-        let mut segments = self.segments.iter();
+        let mut segments = self.side.segments.iter();
         let is_empty = segments.all(|segment| segment.rows().len() == 0);
         if is_empty && !self.join.keeps_probe_rows() || batch.num_rows() == 0 {
             return Ok(());
         }
-        if self.segments.len() > 1 {
+        if self.side.segments.len() > 1 {
             if let Some(limit) = self.join.limit() {
                 let most = limit.with_skipped().fetch.unwrap_or(usize::MAX);
-                let pairs = MERGED_BATCHES * self.partition.batch_size / self.segments.len();
+                let pairs = MERGED_BATCHES * self.partition.batch_size / self.side.segments.len();
                 let rows = (pairs / most.max(1)).max(1);
                 if rows < batch.num_rows() {
                     self.remainder = Some(batch.slice(rows, batch.num_rows() - rows));
                     batch = batch.slice(0, rows);
                 }
-                self.nearest = Some(NearestOfSegments::new(self.segments.len()));
+                self.nearest = Some(NearestOfSegments::new(self.side.segments.len()));
             } else if self.join.keeps_probe_rows() {
                 self.matched = vec![false; batch.num_rows()];
             }
@@ -158,12 +161,12 @@ impl RowStream {
 
     /// The segment that is probed.
     fn build(&self) -> &Arc<BuildSide> {
-        &self.segments[self.segment]
+        &self.side.segments[self.segment]
     }
 
     /// Whether probe rows that match nothing in the segment are returned.
     fn keeps_probe_rows(&self) -> bool {
-        self.join.keeps_probe_rows() && self.segments.len() == 1
+        self.join.keeps_probe_rows() && self.side.segments.len() == 1
     }
 
     /// Begins with the pairs of a batch with a segment.
@@ -224,7 +227,7 @@ impl RowStream {
         let join = Arc::clone(&self.join);
         if let Some(nearest) = &mut candidates.nearest {
             if self.pairs.len() < self.partition.batch_size {
-                let build = &self.segments[self.segment];
+                let build = &self.side.segments[self.segment];
                 let indexed = nearest.step(&join, &candidates.batch, build)?;
                 if indexed > 0 {
                     self.partition.metrics.record_threshold_rows(indexed);
@@ -344,7 +347,7 @@ impl RowStream {
     fn rows_after_segments(&mut self, batch: &RecordBatch) -> Result<Vec<RecordBatch>> {
         if let Some((nearest, limit)) = self.nearest.take().zip(self.join.limit()) {
             let batch = (batch, self.partition.batch_size);
-            return nearest.output(&self.join, batch, &self.segments, limit);
+            return nearest.output(&self.join, batch, &self.side.segments, limit);
         }
         for (row, matched) in std::mem::take(&mut self.matched).into_iter().enumerate() {
             if !matched {
@@ -378,7 +381,7 @@ impl RowStream {
         };
         if start == end {
             self.segment += 1;
-            if let Some(next) = self.segments.get(self.segment) {
+            if let Some(next) = self.side.segments.get(self.segment) {
                 self.unreturned = Some(0..matched_rows(next)?.rows());
             }
             return Ok(Some(vec![]));

@@ -9,6 +9,7 @@ use datafusion::common::{Result, internal_err};
 
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
@@ -24,6 +25,7 @@ pub(crate) struct SegmentedSide {
     pub(crate) segments: Vec<Arc<BuildSide>>,
     /// How aggregates are merged; `None` if rows are returned.
     pub(crate) merging: Option<Merging>,
+    pub(crate) searches: Searches,
 }
 
 /// How the aggregates of segments are merged.
@@ -34,6 +36,20 @@ pub(crate) struct Merging {
 }
 
 impl SegmentedSide {
+    /// A build side that returns rows, in one segment.
+    pub(crate) fn of_one(side: Arc<BuildSide>) -> Self {
+        Self {
+            segments: vec![side],
+            merging: None,
+            searches: Searches::default(),
+        }
+    }
+
+    /// Counts probe rows that are searched in all segments.
+    pub(crate) fn record_search(&self, probe_rows: usize) {
+        self.searches.add(probe_rows, self.segments.len());
+    }
+
     /// What is built of the segments of a build side of these columns, over an input of this schema, and how their
     /// answers are merged.
     pub(crate) fn plan(
@@ -66,6 +82,7 @@ impl SegmentedSide {
         mut hints: Vec<SearchHints>,
     ) -> Result<(Vec<RecordBatch>, Vec<SearchHints>)> {
         partition.metrics.probe_rows.add(batch.num_rows());
+        self.record_search(batch.num_rows());
         let (this, partition) = (Arc::clone(self), Arc::clone(partition));
         blocking(move |waiting| {
             let Some(Merging { plan, key_order }) = &this.merging else {

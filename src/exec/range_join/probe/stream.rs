@@ -95,11 +95,12 @@ async fn start(
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
     Ok(match (&*build, partition.returned_rows()) {
         (BuildState::Sorted(side), Some(join)) => {
-            join_rows(partition, join, vec![Arc::clone(side)], input)
+            let side = SegmentedSide::of_one(Arc::clone(side));
+            join_rows(partition, join, Arc::new(side), input)
         }
         (BuildState::Sorted(side), None) => join_sorted(partition, Arc::clone(side), input),
         (BuildState::Segments(side), Some(join)) => {
-            join_rows(partition, join, side.segments.clone(), input)
+            join_rows(partition, join, Arc::clone(side), input)
         }
         (BuildState::Segments(side), None) => join_segments(partition, Arc::clone(side), input),
         (BuildState::OnDevices(join), None) => {
@@ -149,7 +150,8 @@ async fn join_by_nested_loop(
     Ok(side.map(|side| {
         let read = read.to_vec();
         let input = stream::iter(read.into_iter().map(Ok)).boxed();
-        join_rows(Arc::clone(partition), join, vec![Arc::new(side)], input)
+        let side = Arc::new(SegmentedSide::of_one(Arc::new(side)));
+        join_rows(Arc::clone(partition), join, side, input)
     }))
 }
 
