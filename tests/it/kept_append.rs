@@ -278,6 +278,42 @@ async fn every_form_merges_segments() {
     }
 }
 
+/// Dictionaries with narrow keys, NaN and zeros of both signs as range keys, and decimals.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_other_types_are_merged() {
+    let ctx = tables(0, 1).await;
+    let typed = |first, count| {
+        format!(
+            "SELECT id, arrow_cast(s, 'Dictionary(Int8, Utf8)') AS s, CASE t % 50 WHEN 0 THEN -0.0::DOUBLE WHEN 1 THEN 0.0::DOUBLE \
+             WHEN 2 THEN 'NaN'::DOUBLE ELSE t::DOUBLE END AS t, u::DOUBLE AS u, v::DECIMAL(12, 2) AS v, f FROM ({})",
+            rows(first, count)
+        )
+    };
+    for sql in [
+        format!("CREATE OR REPLACE TABLE p AS {}", typed(0, 5000)),
+        "CREATE OR REPLACE TABLE q AS SELECT id, s, CASE a % 10 WHEN 0 THEN -0.0::DOUBLE ELSE a::DOUBLE END AS a, \
+         CASE b % 10 WHEN 0 THEN 'NaN'::DOUBLE WHEN 1 THEN 0.0::DOUBLE ELSE b::DOUBLE END AS b, v FROM q"
+            .into(),
+    ] {
+        run(&ctx, &sql).await.expect("a table");
+    }
+    let plain = without_keeping(&ctx, 1).await;
+    let mut first = 5000;
+    let mut merged = 0;
+    for (what, sql) in MERGED {
+        compare(&ctx, &plain, what, sql).await;
+        for count in [30, 20] {
+            let change = format!("INSERT INTO p {}", typed(first, count));
+            run(&ctx, &change).await.expect("an INSERT");
+            first += count;
+            let segments = compare(&ctx, &plain, what, sql).await;
+            merged += usize::from(segments > 1);
+        }
+    }
+    println!("{merged} merged");
+    assert!(merged > 20, "{merged}");
+}
+
 /// Statements in random order, over a table of one or of several partitions.
 #[tokio::test(flavor = "multi_thread")]
 async fn appended_tables_have_the_answers_of_all_rows() {
