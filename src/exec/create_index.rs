@@ -210,8 +210,8 @@ impl IndexBuild {
         let schema = self.input.schema();
         let columns = key_columns(&schema);
         let keeper = self.settled_keeper(&columns, context).await?;
-        if let Some(kept) = keeper.find() {
-            return self.catalog.name_rows(&self.index, &(kept as _), limit);
+        if let Some(kept) = keeper.find_in_order() {
+            return self.catalog.name_rows(&self.index, &kept, limit);
         }
         let builder = BuildSideBuilder::try_new(
             columns,
@@ -235,8 +235,8 @@ impl IndexBuild {
         let side = builder.sort_and_index(rows).await?;
         builder.finish(side);
         let keeper = self.settled_keeper(&builder.columns, context).await?;
-        match keeper.find() {
-            Some(kept) => self.catalog.name_rows(&self.index, &(kept as _), limit),
+        match keeper.find_in_order() {
+            Some(kept) => self.catalog.name_rows(&self.index, &kept, limit),
             None => {
                 if !keeper.is_unchanged().await {
                     return exec_err!("the table has changed while its index was built");

@@ -140,14 +140,13 @@ impl IndexCatalog {
     ) -> Option<Arc<ReservedIndex>> {
         self.drop_dead();
         let mut entries = self.lock();
-        let found = entries.hit(|entry| {
-            entry.item.index().is_some_and(|(known, reserved)| {
-                known.is_same(key)
-                    && entry.version.matches(version)
-                    && reserved.index.value_type() == value_type
-            })
-        });
-        Some(Arc::clone(found?.index()?.1))
+        entries.hit(|entry| {
+            let (known, reserved) = entry.item.index()?;
+            let is_found = known.is_same(key)
+                && entry.version.matches(version)
+                && reserved.index.value_type() == value_type;
+            is_found.then(|| Arc::clone(reserved))
+        })
     }
 
     /// Caches an index for later queries. Replaces an index of an older version.
@@ -163,22 +162,17 @@ impl IndexCatalog {
         drop(older);
     }
 
-    /// Returns the rows that `matches` selects, if they are kept for this version, and counts the hit.
-    pub(crate) fn find_rows(
+    /// Returns the first of what `find` finds in rows of a version, and counts the hit.
+    pub(crate) fn find_rows<T>(
         &self,
-        version: &Version,
-        matches: impl Fn(&dyn KeptRows) -> bool,
-    ) -> Option<Arc<dyn KeptRows>> {
+        find: impl Fn(&Arc<dyn KeptRows>, &Version) -> Option<T>,
+    ) -> Option<T> {
         self.drop_dead();
         let mut entries = self.lock();
-        let found = entries.hit(|entry| match &entry.item {
-            Item::Rows(rows) => matches(rows.as_ref()) && entry.version.matches(version),
-            Item::Index(..) => false,
-        });
-        match found? {
-            Item::Rows(rows) => Some(Arc::clone(rows)),
+        entries.hit(|entry| match &entry.item {
+            Item::Rows(rows) => find(rows, &entry.version),
             Item::Index(..) => None,
-        }
+        })
     }
 
     /// Keeps rows for later queries, within `limit` bytes of all that is kept. Replaces those of an older version of
@@ -481,19 +475,24 @@ impl IndexCatalog {
                     hits,
                     age,
                 },
-                Item::Rows(rows) => CachedIndexInfo {
-                    table: entries.table_of(name.as_deref()),
-                    name,
-                    column: rows.label().to_string(),
-                    extreme: None,
-                    data_type: rows.key_type().clone(),
-                    rows: rows.rows(),
-                    bytes,
-                    device_bytes,
-                    engine: Target::Cpu.label(),
-                    hits,
-                    age,
-                },
+                Item::Rows(rows) => {
+                    // The query that has sorted them may have other names for the columns.
+                    let named = entries.named(name.as_deref());
+                    let columns = named.map(|index| index.columns.join(", "));
+                    CachedIndexInfo {
+                        table: named.map(|index| index.table.to_string()),
+                        name,
+                        column: columns.unwrap_or_else(|| rows.label().to_string()),
+                        extreme: None,
+                        data_type: rows.key_type().clone(),
+                        rows: rows.rows(),
+                        bytes,
+                        device_bytes,
+                        engine: Target::Cpu.label(),
+                        hits,
+                        age,
+                    }
+                }
             }
         };
         let mut list: Vec<_> = entries.all.iter().map(describe).collect();

@@ -193,11 +193,10 @@ impl Entries {
         });
     }
 
-    /// The table of the index with this name.
-    pub(super) fn table_of(&self, name: Option<&str>) -> Option<String> {
+    /// The index with this name.
+    pub(super) fn named(&self, name: Option<&str>) -> Option<&NamedIndex> {
         let mut named = self.named.iter();
-        let index = named.find(|index| Some(index.name.as_str()) == name)?;
-        Some(index.table.to_string())
+        named.find(|index| Some(index.name.as_str()) == name)
     }
 
     /// The name of an index that these rows are of, where it is not built for this version yet.
@@ -234,13 +233,14 @@ impl Entries {
         Ok(())
     }
 
-    /// Counts a hit of the first entry that `matches` selects.
-    pub(super) fn hit(&mut self, matches: impl Fn(&Entry) -> bool) -> Option<&Item> {
+    /// The first of what `find` finds, with a hit of its entry.
+    pub(super) fn hit<T>(&mut self, find: impl Fn(&Entry) -> Option<T>) -> Option<T> {
         self.clock += 1;
-        let entry = self.all.iter_mut().find(|entry| matches(entry))?;
+        let mut entries = self.all.iter_mut();
+        let (found, entry) = entries.find_map(|entry| Some((find(entry)?, entry)))?;
         entry.hits += 1;
         entry.last_used = self.clock;
-        Some(&entry.item)
+        Some(found)
     }
 
     /// Bytes of host memory of the rows that are kept.

@@ -48,12 +48,27 @@ impl ScannedData {
         same_arrays(&self.columns, &other.columns) && self.files == other.files
     }
 
-    /// Whether both begin with the same array or file.
-    fn begins_as(&self, other: &Self) -> bool {
-        let (array, other_array) = (self.columns.first(), other.columns.first());
-        let (file, other_file) = (self.files.first(), other.files.first());
-        array.map(address) == other_array.map(address)
-            && file.map(FileVersion::path) == other_file.map(FileVersion::path)
+    /// Whether the first array and the first file of `other` are among these.
+    fn has_first_of(&self, other: &Self) -> bool {
+        let first = other.columns.first().map(address);
+        let mut arrays = self.columns.iter().map(address);
+        let file = other.files.first().map(FileVersion::path);
+        let mut files = self.files.iter().map(FileVersion::path);
+        first.is_none_or(|first| arrays.any(|array| array == first))
+            && file.is_none_or(|file| files.any(|path| path == file))
+    }
+
+    /// See [`Version::added_since`].
+    fn added_since(&self, older: &Self, batches: usize) -> Option<Vec<bool>> {
+        let width = self.columns.len().checked_div(batches)?;
+        if width == 0 || !(self.files.is_empty() && older.files.is_empty()) {
+            return None;
+        }
+        let mut left = older.columns.chunks(width).peekable();
+        let batches = self.columns.chunks(width);
+        let added = batches.map(|batch| left.next_if(|old| same_arrays(old, batch)).is_none());
+        let added = added.collect();
+        left.peek().is_none().then_some(added)
     }
 
     /// Whether the first and the last array exist. There may be many of many tables, which all queries would look at.
@@ -176,9 +191,18 @@ impl Version {
         }
     }
 
-    /// Whether this may be a later version of what had another version: it begins with the same array or file.
+    /// Whether this may be a later version of what had another version: it has the first array or file of that.
     pub(crate) fn may_succeed(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Scans(now), Self::Scans(before)) if now.begins_as(before))
+        matches!((self, other), (Self::Scans(now), Self::Scans(before)) if now.has_first_of(before))
+    }
+
+    /// Which of the scanned batches, of which there are `batches`, are not in an older version of the same columns.
+    /// `None` if this version does not have all batches of the older one, in the same order, or has files.
+    pub(crate) fn added_since(&self, older: &Self, batches: usize) -> Option<Vec<bool>> {
+        match (self, older) {
+            (Self::Scans(now), Self::Scans(before)) => now.added_since(before, batches),
+            _ => None,
+        }
     }
 
     /// Whether both are the same version of the same data.

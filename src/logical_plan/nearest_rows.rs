@@ -91,6 +91,17 @@ pub struct RowLimit {
     pub fetch: Option<usize>,
 }
 
+impl RowLimit {
+    /// The rows that are left out, and those that are returned.
+    pub(crate) fn with_skipped(self) -> Self {
+        Self {
+            skip: 0,
+            fetch: self.fetch.map(|fetch| fetch.saturating_add(self.skip)),
+            ..self
+        }
+    }
+}
+
 impl NearestRows {
     /// Joins `probe` and `build`. No check is made that types fit; the operator makes it.
     ///

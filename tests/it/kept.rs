@@ -70,7 +70,7 @@ async fn tables() -> SessionContext {
     ctx
 }
 
-fn joining(ctx: SessionContext) -> SessionContext {
+pub fn joining(ctx: SessionContext) -> SessionContext {
     set(&ctx, "rmq.range_joins", "always");
     set(&ctx, "rmq.join_mode", "shared");
     ctx
@@ -92,7 +92,7 @@ async fn found_by(ctx: &SessionContext, plain: &SessionContext, sql: &str) -> us
     found
 }
 
-async fn count_of_kept(ctx: &SessionContext) -> Option<i64> {
+pub async fn count_of_kept(ctx: &SessionContext) -> Option<i64> {
     bigint(ctx, "SELECT count(*) FROM rmq_indexes()").await
 }
 
@@ -569,7 +569,7 @@ async fn a_plan_that_runs_again_finds_it() {
 }
 
 /// The name and the rows of each index that has a name.
-async fn named(ctx: &SessionContext) -> Vec<String> {
+pub async fn named(ctx: &SessionContext) -> Vec<String> {
     let sql = "SELECT name, \"column\", rows FROM rmq_indexes() WHERE name IS NOT NULL ORDER BY name, extreme";
     lines(&[run(ctx, sql).await.expect("a list")])
 }

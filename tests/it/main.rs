@@ -12,6 +12,7 @@ mod fake_range_join;
 mod hunt;
 mod join_choice;
 mod kept;
+mod kept_append;
 mod lazy_index;
 mod memberships;
 mod nearest;

@@ -66,6 +66,15 @@ impl OrderedRowsExec {
         }
     }
 
+    /// The rows of another plan in the same way.
+    pub(crate) fn over(&self, hidden: Arc<dyn ExecutionPlan>) -> Self {
+        if self.is_whole {
+            Self::of_one_partition(hidden)
+        } else {
+            Self::of_partitions(hidden)
+        }
+    }
+
     /// The plan.
     #[must_use]
     pub fn hidden(&self) -> &Arc<dyn ExecutionPlan> {

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::config::TableParquetOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -170,8 +171,7 @@ impl<'a> ScanPlan<'a> {
         };
         scanned.columns = scanned.add(plan)?;
         let key = &mut scanned.key;
-        let mut operators = key.operators.iter();
-        if !operators.any(|operator| matches!(operator, Operator::RoundRobin(_))) {
+        if !key.deals_out_batches() {
             let layouts = std::mem::take(&mut key.layouts).into_iter();
             key.layouts = layouts.map(Layout::in_one_list).collect();
         }
@@ -185,6 +185,19 @@ impl<'a> ScanPlan<'a> {
             key: scanned.key,
             columns: scanned.columns,
         })
+    }
+
+    /// The batches that are scanned, in the order of their rows, if these are the rows of one table in memory.
+    pub(crate) fn batches(&self) -> Option<impl Iterator<Item = &'a RecordBatch> + use<'a>> {
+        match self.memory.as_slice() {
+            [memory] if self.files.is_empty() => Some(memory.partitions().iter().flatten()),
+            _ => None,
+        }
+    }
+
+    /// Whether rows of later batches may come before those of earlier ones.
+    pub(crate) fn deals_out_batches(&self) -> bool {
+        self.key.deals_out_batches()
     }
 
     /// Whether files are scanned and nothing else.
@@ -217,17 +230,24 @@ impl<'a> ScanPlan<'a> {
             Operator::Filter(predicate) => Some(predicate),
             _ => None,
         });
-        Ok(self.version_with(expressions.iter().chain(filters), files))
+        let expressions = expressions.iter().chain(filters);
+        Ok(self.version_with(expressions, |_| true, files))
     }
 
-    /// The version of the columns in memory that this expression over the scan reads; `None` if it reads none.
-    pub(crate) fn version_of(&self, expr: &PhysicalExprRef) -> Option<Version> {
-        self.version_with([expr].into_iter(), vec![])
+    /// The version of the columns in memory that this expression over the scan reads, in the batches whose numbers
+    /// `is_read` selects; `None` if it reads none.
+    pub(crate) fn version_of(
+        &self,
+        expr: &PhysicalExprRef,
+        is_read: impl Fn(usize) -> bool,
+    ) -> Option<Version> {
+        self.version_with([expr].into_iter(), is_read, vec![])
     }
 
     fn version_with<'e>(
         &self,
         expressions: impl Iterator<Item = &'e PhysicalExprRef>,
+        is_read: impl Fn(usize) -> bool,
         files: Vec<FileVersion>,
     ) -> Option<Version> {
         // Above a union, columns are not those of one table.
@@ -244,7 +264,8 @@ impl<'a> ScanPlan<'a> {
             let batches = memory.partitions().iter().flatten();
             batches.map(|batch| (batch, columns.as_slice()))
         });
-        Version::from_scans(batches, files)
+        let batches = batches.enumerate().filter(|(number, _)| is_read(*number));
+        Version::from_scans(batches.map(|(_, batch)| batch), files)
     }
 
     /// Adds a plan and its inputs. Returns its columns over the scan or union below.
@@ -392,10 +413,48 @@ impl PlanKey {
         self.is_of_same_plan(older) && size(self) >= size(older)
     }
 
+    fn deals_out_batches(&self) -> bool {
+        let mut operators = self.operators.iter();
+        operators.any(|operator| matches!(operator, Operator::RoundRobin(_)))
+    }
+
     /// Whether both plans compute the same, if their tables are the same.
     pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
         self.operators == other.operators
     }
+}
+
+/// The same plan over those batches of its scan of a table in memory whose numbers `is_read` selects.
+///
+/// # Errors
+/// DataFusion's, if an operator can't have another input.
+pub(crate) fn over_batches(
+    plan: &Arc<dyn ExecutionPlan>,
+    is_read: &dyn Fn(usize) -> bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let replaced = Arc::clone(plan).transform_up(|operator| {
+        if let Some(rows) = operator.downcast_ref::<OrderedRowsExec>() {
+            let hidden = over_batches(rows.hidden(), is_read)?;
+            return Ok(Transformed::yes(Arc::new(rows.over(hidden)) as _));
+        }
+        let scan = operator.downcast_ref::<DataSourceExec>();
+        let scan = scan.and_then(|scan| scan.data_source().downcast_ref::<MemorySourceConfig>());
+        let Some(memory) = scan else {
+            return Ok(Transformed::no(operator));
+        };
+        let mut numbers = 0..;
+        let partitions = memory.partitions().iter().map(|batches| {
+            let read = batches
+                .iter()
+                .filter(|_| numbers.next().is_some_and(is_read));
+            read.cloned().collect()
+        });
+        let partitions: Vec<Vec<RecordBatch>> = partitions.collect();
+        let (schema, columns) = (memory.original_schema(), memory.projection().clone());
+        let scan = MemorySourceConfig::try_new_exec(&partitions, schema, columns)?;
+        Ok(Transformed::yes(scan as _))
+    });
+    replaced.data()
 }
 
 /// An expression over these columns, by what they are; `None` if it refers to others.

@@ -146,6 +146,29 @@ impl BuildColumns {
         }
     }
 
+    /// The same columns, with the range key once more, as the value after the last.
+    pub(crate) fn with_key_as_value(mut self) -> Self {
+        let key = Arc::clone(self.range_key(&self.expressions));
+        self.expressions.push(key);
+        self
+    }
+
+    /// The same columns, with the range key as the last column that single rows are taken of.
+    pub(crate) fn with_key_as_row_column(self) -> Self {
+        let column = self.values(&self.expressions).len();
+        let mut columns = self.with_key_as_value();
+        columns.row_columns.push(column);
+        columns
+    }
+
+    /// The same columns, of rows that stay in their order where keys are equal.
+    pub(crate) fn in_order(self) -> Self {
+        Self {
+            prevailing: true,
+            ..self
+        }
+    }
+
     /// The same columns without the equality keys, which the batches must lack too.
     pub(crate) fn without_equality_keys(self) -> Self {
         Self {

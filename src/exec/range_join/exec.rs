@@ -647,10 +647,7 @@ impl ExecutionPlan for RangeJoinExec {
             engine: self.engine.clone(),
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
-            threshold: self
-                .row_join
-                .as_ref()
-                .and_then(|join| join.threshold().cloned()),
+            row_join: self.row_join.clone(),
         };
         let build = match self.mode {
             JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {

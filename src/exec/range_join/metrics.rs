@@ -72,6 +72,13 @@ impl BuildMetrics {
         summary(&self.set).counter("index_kept", 0).add(1);
     }
 
+    /// Records that the build side consists of this many segments. The metric is shown only then.
+    pub(crate) fn record_segments(&self, segments: usize) {
+        summary(&self.set)
+            .counter("index_segments", 0)
+            .add(segments);
+    }
+
     /// Records that the CPU builds an index that was planned for devices.
     pub(crate) fn record_cpu_fallback(&self) {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);

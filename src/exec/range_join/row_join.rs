@@ -30,6 +30,9 @@ use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
 use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
 
+/// The most rows of each segment that are merged for a probe row.
+const MAX_MERGED_ROWS: usize = 1 << 10;
+
 /// What a range join makes of the pairs of a probe row and a build row that match.
 #[derive(Debug, Clone)]
 pub struct RowJoin {
@@ -184,6 +187,15 @@ impl RowJoin {
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
     pub(crate) fn limit(&self) -> Option<RowLimit> {
         self.limit
+    }
+
+    /// Whether what several segments of a build side have for a probe row can be put together: all of it, or the first
+    /// few rows in an order that is the same for all probe rows.
+    pub(crate) fn merges_segments(&self) -> bool {
+        self.limit.is_none_or(|limit| {
+            let most = limit.with_skipped().fetch;
+            self.distance.is_none() && most.is_some_and(|most| most <= MAX_MERGED_ROWS)
+        })
     }
 
     pub(crate) fn join_type(&self) -> JoinType {

@@ -16,7 +16,8 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::build_side::kept_side::KeptSide;
+use crate::exec::range_join::build_side::kept_segments::KeptSegments;
+use crate::exec::range_join::build_side::kept_side::{Searches, Segment};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
 use crate::exec::range_join::devices::JoinDevices;
@@ -44,7 +45,7 @@ pub(crate) struct BuildSideBuilder {
     /// Keeps the build side for later queries, if it may be kept.
     keeper: Option<Arc<BuildSideKeeper>>,
     /// The rows, if they are kept, to which values are added.
-    kept: Option<Arc<KeptSide>>,
+    kept: Option<Arc<Segment>>,
 }
 
 impl BuildSideBuilder {
@@ -96,7 +97,7 @@ impl BuildSideBuilder {
     pub(crate) fn with_keeper(
         self,
         keeper: Option<BuildSideKeeper>,
-        kept: Option<Arc<KeptSide>>,
+        kept: Option<Arc<Segment>>,
     ) -> Self {
         let keeper = keeper.map(Arc::new);
         Self {
@@ -178,34 +179,46 @@ impl BuildSideBuilder {
             _ => None,
         };
         let is_new = kept.is_none();
-        let (indexer, of_work) = (self.indexer(), Arc::clone(keeper));
-        let work = move |waiting| {
-            let indexer = indexer(waiting);
-            let memory = rows.memory.new_empty();
-            let kept = match kept {
-                Some(kept) => {
-                    let missing = of_work.missing(&kept);
-                    let prepared = indexer.add_values(rows, kept.sorted(), &missing)?;
-                    of_work.add(&kept, prepared);
-                    kept
-                }
-                None => {
-                    let (sorted, prepared) = indexer.run(rows)?;
-                    let kept = of_work.kept_side(sorted)?;
-                    of_work.add(&kept, prepared.into_iter().enumerate());
-                    kept
-                }
-            };
-            let side = of_work.side(&kept, &indexer, &memory)?;
-            Ok((side, kept))
-        };
-        let (side, kept) = blocking(work).await?;
+        let (side, segment) = self.build_segment(keeper, kept, rows).await?;
         if is_new {
-            keeper.keep(&kept).await;
+            keeper
+                .keep(vec![segment], vec![], Searches::default())
+                .await?;
         } else {
             keeper.shrink();
         }
         Ok(side)
+    }
+
+    /// Sorts and indexes rows, or adds their values to those that are kept.
+    async fn build_segment(
+        &self,
+        keeper: &Arc<BuildSideKeeper>,
+        kept: Option<Arc<Segment>>,
+        rows: CollectedRows,
+    ) -> Result<(BuildSide, Arc<Segment>)> {
+        let (indexer, keeper) = (self.indexer(), Arc::clone(keeper));
+        let work = move |waiting| {
+            let indexer = indexer(waiting);
+            let memory = rows.memory.new_empty();
+            let segment = match kept {
+                Some(kept) => {
+                    let missing = keeper.missing(&kept);
+                    let prepared = indexer.add_values(rows, kept.sorted(), &missing)?;
+                    keeper.add(&kept, prepared);
+                    kept
+                }
+                None => {
+                    let (sorted, prepared) = indexer.run(rows)?;
+                    let segment = Arc::new(Segment::new(sorted));
+                    keeper.add(&segment, prepared.into_iter().enumerate());
+                    segment
+                }
+            };
+            let side = keeper.side(&segment, &indexer, &memory)?;
+            Ok((side, segment))
+        };
+        blocking(work).await
     }
 
     /// The build side of rows that are kept and lack no value; `None` if one has to be read.
@@ -213,6 +226,14 @@ impl BuildSideBuilder {
         let Some((keeper, kept)) = self.keeper.as_ref().zip(self.kept.as_ref()) else {
             return Ok(None);
         };
+        self.complete_segment(keeper, kept).await
+    }
+
+    async fn complete_segment(
+        &self,
+        keeper: &Arc<BuildSideKeeper>,
+        kept: &Arc<Segment>,
+    ) -> Result<Option<BuildSide>> {
         if !keeper.missing(kept).is_empty() {
             return Ok(None);
         }
@@ -220,6 +241,50 @@ impl BuildSideBuilder {
         let (keeper, kept) = (Arc::clone(keeper), Arc::clone(kept));
         let work = move |waiting| keeper.side(&kept, &indexer(waiting), &memory);
         blocking(work).await.map(Some)
+    }
+
+    /// The segments of a build side: those that are kept, with the values that they lack, and a new one of the rows
+    /// that have been appended. Keeps them for later queries.
+    pub(crate) async fn build_segments(&self, kept: KeptSegments) -> Result<Vec<Arc<BuildSide>>> {
+        let (mut sides, mut segments) = (vec![], vec![]);
+        for (number, part) in kept.parts.iter().enumerate() {
+            let complete = match &part.kept {
+                Some(segment) => self.complete_segment(&part.keeper, segment).await?,
+                None => None,
+            };
+            let (side, segment) = match (complete, &part.kept) {
+                (Some(side), Some(segment)) => (side, Arc::clone(segment)),
+                (_, known) => {
+                    let (rows, runs) = self.collect(kept.read(number)?).await?;
+                    if runs.is_some() {
+                        return internal_err!("a segment of a kept build side has been spilled");
+                    }
+                    let started = Instant::now();
+                    let built = self
+                        .build_segment(&part.keeper, known.clone(), rows)
+                        .await?;
+                    self.metrics.build_time.add_elapsed(started);
+                    self.metrics.elapsed_compute.add_elapsed(started);
+                    built
+                }
+            };
+            sides.push(self.finish(side));
+            segments.push(segment);
+        }
+        let bytes = sides.iter().map(|side| side.registered_bytes()).sum();
+        self.metrics.build_mem_used.set_max(bytes);
+        if kept.parts.iter().any(|part| part.kept.is_none()) {
+            let KeptSegments {
+                keeper,
+                segment_of,
+                searches,
+                ..
+            } = kept;
+            keeper.keep(segments, segment_of, searches).await?;
+        } else {
+            kept.keeper.shrink();
+        }
+        Ok(sides)
     }
 
     /// Makes what sorts and indexes rows, given what it waits for.

@@ -227,8 +227,11 @@ impl PreparedColumn {
         })
     }
 
-    /// Adds what was built of the same column later.
+    /// Adds what was built of the same column later, or at the same time by another query.
     pub(crate) fn add(&mut self, other: Self) {
+        if self.has_all_of(&other) {
+            return;
+        }
         self.counts = self.counts.take().or(other.counts);
         self.sums = self.sums.take().or(other.sums);
         self.values = self.values.take().or(other.values);
@@ -238,6 +241,16 @@ impl PreparedColumn {
         self.indexes.splice(0..0, other.indexes);
         self.memory.extend(other.memory);
         self.scanned_columns.extend(other.scanned_columns);
+    }
+
+    fn has_all_of(&self, other: &Self) -> bool {
+        let mut indexes = other.indexes.iter();
+        self.counts.is_some() >= other.counts.is_some()
+            && self.sums.is_some() >= other.sums.is_some()
+            && self.values.is_some() >= other.values.is_some()
+            && self.sorted.is_some() >= other.sorted.is_some()
+            && self.rows.is_some() >= other.rows.is_some()
+            && indexes.all(|(needs, _)| self.has_index(*needs))
     }
 
     /// The index for minima or for maxima, if it was needed.

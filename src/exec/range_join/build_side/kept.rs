@@ -4,6 +4,7 @@
 //!   first query    reads keys and values, sorts the rows, and prepares what it needs of the values
 //!   a later one    finds the rows if what is scanned has the same version, the same rows are selected, and the keys are
 //!                  the same. Values that no query has needed before are read and added; without any, nothing is read
+//!   after INSERTs  finds the rows that were there before, and sorts what has been appended (`kept_segments`)
 //! ```
 //!
 //! Rows can be extended if they come in the same order each time, as those of most scans do. Others serve the queries
@@ -12,8 +13,7 @@
 //! Not kept are parts of a divided build side, and any where the memory pool has a limit, but by CREATE INDEX: other
 //! operators could not get that memory back.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use datafusion::common::{Result, internal_err};
@@ -26,8 +26,8 @@ use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Value};
-use crate::exec::range_join::build_side::side::{BuildSide, SortedSide};
+use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
@@ -37,24 +37,24 @@ use crate::index::version::Version;
 use rmq_engine::Comparison;
 
 /// Where a build side is looked for, and kept when it is built.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BuildSideKeeper {
-    catalog: Arc<IndexCatalog>,
+    pub(super) catalog: Arc<IndexCatalog>,
     limit: ByteSize,
-    key: Arc<RowsKey>,
+    pub(super) key: Arc<RowsKey>,
     /// The value columns of the join.
     values: Vec<Value>,
-    columns: BuildColumns,
+    pub(super) columns: BuildColumns,
     threshold: Option<(PhysicalExprRef, Comparison)>,
     /// The plan of the rows. They are in the same order each time if that can be had.
     plan: Arc<dyn ExecutionPlan>,
     is_in_order: bool,
-    context: Arc<TaskContext>,
-    version: Version,
+    pub(super) context: Arc<TaskContext>,
+    pub(super) version: Version,
     /// The time before the version was requested.
     requested: SystemTime,
     /// Whether what is built is kept. Otherwise it is only looked for.
-    keeps: bool,
+    pub(super) keeps: bool,
 }
 
 impl BuildSideKeeper {
@@ -82,9 +82,7 @@ impl BuildSideKeeper {
             scanned = ScanPlan::of(plan)?;
         }
         let is_in_order = scanned.is_in_order;
-        let expressions = columns.expressions().iter();
-        let expressions = expressions.map(|expr| scanned.over_scan(expr));
-        let mut keys: Vec<PhysicalExprRef> = expressions.collect::<Option<_>>()?;
+        let mut keys = over_scan(columns, &scanned)?;
         let values = keys.split_off(columns.num_equality_keys + 1);
         let threshold = match threshold {
             Some(threshold) if !is_repeatable(threshold.value.as_ref()) => return None,
@@ -98,7 +96,7 @@ impl BuildSideKeeper {
         let requested = SystemTime::now();
         let version = version(&scanned, &keys, context).await?;
         let values = values.into_iter().map(|expr| Value {
-            version: scanned.version_of(&expr),
+            version: scanned.version_of(&expr, |_| true),
             expr,
         });
         let (values, plan_key) = (values.collect(), scanned.key);
@@ -133,36 +131,49 @@ impl BuildSideKeeper {
         &self.plan
     }
 
-    /// The rows, if they are kept: with all values that the join needs, or those to which they can be added.
-    pub(crate) fn find(&self) -> Option<Arc<KeptSide>> {
-        let complete = self.find_if(|kept| self.missing(kept).is_empty());
+    /// The rows, if they are kept in one segment: with all values that the join needs, or those to which they can be
+    /// added.
+    pub(crate) fn find(&self) -> Option<Arc<Segment>> {
+        let complete = self.find_if(|_, segment| self.missing(segment).is_empty());
         let is_complete = complete.is_some();
         let mut found =
-            complete.or_else(|| self.find_if(|kept| self.is_in_order && kept.is_in_order))?;
+            complete.or_else(|| self.find_if(|kept, _| self.is_in_order && kept.is_in_order))?;
         if !is_complete && !self.keeps {
             // The values are this query's own.
             found = Arc::new(found.copy());
         }
         // Indexes that queries have justified since it was kept take memory, too.
-        self.catalog.shrink_to(self.limit);
+        self.shrink();
         Some(found)
     }
 
-    fn find_if(&self, matches: impl Fn(&KeptSide) -> bool) -> Option<Arc<KeptSide>> {
-        let needs_order = self.columns.row_order_matters();
-        let found = self.catalog.find_rows(&self.version, |rows| {
-            KeptSide::of(rows).is_some_and(|kept| {
-                kept.key == self.key
-                    && (!needs_order || kept.is_in_order && !kept.sorted.is_restored)
-                    && matches(kept)
-            })
-        });
-        let found: Arc<dyn Any + Send + Sync> = found?;
-        found.downcast().ok()
+    fn find_if(&self, matches: impl Fn(&KeptSide, &Segment) -> bool) -> Option<Arc<Segment>> {
+        self.catalog.find_rows(|rows, version| {
+            let kept = KeptSide::of(rows.as_ref())?;
+            let segment = kept.only_segment()?;
+            let is_found = kept.key == self.key
+                && self.may_use(kept)
+                && matches(kept, segment)
+                && version.matches(&self.version);
+            is_found.then(|| Arc::clone(segment))
+        })
     }
 
-    /// The columns of a side that are missing in it, as indexes among the values, and what of them.
-    pub(crate) fn missing(&self, kept: &KeptSide) -> Vec<(usize, ColumnNeeds)> {
+    /// The rows, if they are kept in the order of the input, in however many segments.
+    pub(crate) fn find_in_order(&self) -> Option<Arc<dyn KeptRows>> {
+        self.catalog.find_rows(|rows, version| {
+            let is_found = rows.has_key(self.key.as_ref()) && version.matches(&self.version);
+            is_found.then(|| Arc::clone(rows))
+        })
+    }
+
+    /// Whether the rows have the order that the join needs.
+    pub(super) fn may_use(&self, kept: &KeptSide) -> bool {
+        !self.columns.row_order_matters() || kept.is_in_order && !kept.is_restored()
+    }
+
+    /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
+    pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, ColumnNeeds)> {
         self.missing_in(&kept.prepared(&self.values))
     }
 
@@ -188,27 +199,10 @@ impl BuildSideKeeper {
         now.is_some_and(|now| now.matches(&self.version))
     }
 
-    /// Sorted rows, of whose values nothing is kept.
-    ///
-    /// # Errors
-    /// An error if the range key has no type.
-    pub(crate) fn kept_side(&self, sorted: SortedSide) -> Result<Arc<KeptSide>> {
-        let columns = &self.columns;
-        let range_key = columns.range_key(columns.expressions());
-        Ok(Arc::new(KeptSide {
-            key: Arc::clone(&self.key),
-            label: columns.key_label(),
-            key_type: range_key.data_type(&self.plan.schema())?,
-            sorted: Arc::new(sorted),
-            is_in_order: self.is_in_order,
-            parts: Mutex::default(),
-        }))
-    }
-
     /// Adds what was built of these of the values.
     pub(crate) fn add(
         &self,
-        kept: &KeptSide,
+        kept: &Segment,
         prepared: impl IntoIterator<Item = (usize, PreparedColumn)>,
     ) {
         kept.add(&self.values, prepared);
@@ -221,7 +215,7 @@ impl BuildSideKeeper {
     /// An internal error if a value is missing. An error if memory is short or the query is cancelled.
     pub(crate) fn side(
         &self,
-        kept: &KeptSide,
+        kept: &Segment,
         indexer: &SortAndIndex,
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
@@ -236,8 +230,17 @@ impl BuildSideKeeper {
             Some(compared) => kept.threshold_index(compared, rows.collect(), indexer.threads),
             None => Arc::new(ThresholdIndex::new(indexer.threads)),
         };
-        let sorted = Arc::clone(&kept.sorted);
+        let sorted = Arc::clone(kept.sorted());
         indexer.side(sorted, prepared, row_order, threshold, memory)
+    }
+
+    /// A keeper of a segment of the rows, with these values of other columns that have the same keys.
+    pub(super) fn with_values(&self, columns: &BuildColumns, values: Vec<Value>) -> Self {
+        Self {
+            columns: columns.clone(),
+            values,
+            ..self.clone()
+        }
     }
 
     /// The same keeper, which keeps rows even if the memory pool has a limit.
@@ -259,19 +262,49 @@ impl BuildSideKeeper {
         !self.version.has_files() || self.version.is_settled_at(self.requested)
     }
 
-    /// Keeps rows for later queries, unless a file has changed or may have while it was read.
-    pub(crate) async fn keep(&self, kept: &Arc<KeptSide>) {
-        if self.keeps && self.is_settled() && self.is_unchanged().await {
-            let rows: Arc<dyn KeptRows> = Arc::clone(kept) as _;
-            let version = self.version.clone();
-            self.catalog.keep_rows(rows, version, self.limit);
+    /// Keeps rows for later queries, unless a file has changed or may have while it was read. `segment_of` is the
+    /// number of the segment of each batch, and `searches` counts on, if there are several.
+    ///
+    /// # Errors
+    /// An error if the range key has no type.
+    pub(crate) async fn keep(
+        &self,
+        segments: Vec<Arc<Segment>>,
+        segment_of: Vec<usize>,
+        searches: Searches,
+    ) -> Result<()> {
+        if !(self.keeps && self.is_settled() && self.is_unchanged().await) {
+            return Ok(());
         }
+        let columns = &self.columns;
+        let range_key = columns.range_key(columns.expressions());
+        let kept = KeptSide {
+            key: Arc::clone(&self.key),
+            label: columns.key_label(),
+            key_type: range_key.data_type(&self.plan.schema())?,
+            is_in_order: self.is_in_order,
+            segments,
+            segment_of,
+            searches,
+        };
+        let version = self.version.clone();
+        self.catalog.keep_rows(Arc::new(kept), version, self.limit);
+        Ok(())
     }
 
     /// Evicts what the values that were added leave no memory for.
     pub(crate) fn shrink(&self) {
         self.catalog.shrink_to(self.limit);
     }
+}
+
+/// Columns as expressions over the scan; `None` if one may have another value for the same row the next time.
+pub(super) fn over_scan(
+    columns: &BuildColumns,
+    scanned: &ScanPlan<'_>,
+) -> Option<Vec<PhysicalExprRef>> {
+    let expressions = columns.expressions().iter();
+    expressions.map(|expr| scanned.over_scan(expr)).collect()
 }
 
 /// The version of what is scanned, if it can be told. That a file is gone is for its scan to say.

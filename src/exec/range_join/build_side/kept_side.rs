@@ -1,6 +1,9 @@
 //! Sorted build rows that a session keeps between queries, and what queries have built of their values.
+//!
+//! Rows that have been appended to a table in memory are sorted by themselves, as another [`Segment`].
 
 use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::DataType;
@@ -28,6 +31,14 @@ pub(super) struct RowsKey {
     pub(super) batch_rows: usize,
 }
 
+impl RowsKey {
+    /// Whether these may be the same rows and others.
+    pub(super) fn may_extend(&self, older: &Self) -> bool {
+        self.plan.may_succeed(&older.plan)
+            && (&self.keys, self.batch_rows) == (&older.keys, older.batch_rows)
+    }
+}
+
 /// A value of each row: an expression over the scan, and the version of the columns in memory that it reads.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
@@ -46,7 +57,7 @@ impl Value {
     }
 }
 
-/// Sorted rows, and what queries have needed of their values.
+/// The rows of a version, in one or several segments.
 #[derive(Debug)]
 pub(crate) struct KeptSide {
     pub(super) key: Arc<RowsKey>,
@@ -54,14 +65,42 @@ pub(crate) struct KeptSide {
     pub(super) label: String,
     /// The type of the range key.
     pub(super) key_type: DataType,
-    pub(super) sorted: Arc<SortedSide>,
     /// Whether a plan with the same key has the rows in the same order.
     pub(super) is_in_order: bool,
-    pub(super) parts: Mutex<Parts>,
+    /// The first one has the first rows.
+    pub(super) segments: Vec<Arc<Segment>>,
+    /// The number of the segment that has the rows of each batch; empty if all are in the first one.
+    pub(super) segment_of: Vec<usize>,
+    pub(super) searches: Searches,
+}
+
+/// How many probe rows have been searched in segments besides the first one, since all rows were in one. A clone
+/// counts on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Searches(Arc<AtomicUsize>);
+
+impl Searches {
+    /// Counts a search in this many segments.
+    pub(crate) fn add(&self, probe_rows: usize, segments: usize) {
+        let rows = probe_rows.saturating_mul(segments.saturating_sub(1));
+        self.0.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Whether they have taken about as long as sorting this many rows.
+    pub(super) fn justify_sorting(&self, rows: usize) -> bool {
+        self.0.load(Ordering::Relaxed) > rows
+    }
+}
+
+/// Sorted rows, and what queries have needed of their values.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    sorted: Arc<SortedSide>,
+    parts: Mutex<Parts>,
 }
 
 #[derive(Debug, Default, Clone)]
-pub(super) struct Parts {
+struct Parts {
     values: Vec<(Value, PreparedColumn)>,
     orders: Vec<Arc<RowOrder>>,
     thresholds: Vec<Threshold>,
@@ -104,19 +143,63 @@ impl KeptSide {
         (rows as &dyn Any).downcast_ref()
     }
 
+    /// The only segment.
+    pub(super) fn only_segment(&self) -> Option<&Arc<Segment>> {
+        match self.segments.as_slice() {
+            [segment] => Some(segment),
+            _ => None,
+        }
+    }
+
+    /// The number of the segment that has the rows of each batch, from the first batch on.
+    pub(super) fn segment_numbers(&self) -> impl Iterator<Item = usize> {
+        let numbers = self.segment_of.iter().copied();
+        numbers.chain(self.segment_of.is_empty().then_some(0).into_iter().cycle())
+    }
+
+    /// Whether batches were moved into the order of their keys before the rows of a segment were numbered.
+    pub(super) fn is_restored(&self) -> bool {
+        let mut segments = self.segments.iter();
+        segments.any(|segment| segment.sorted.is_restored)
+    }
+
+    /// Whether all that `other` has can be found here.
+    fn has_all_of(&self, other: &Self) -> bool {
+        match (self.only_segment(), other.only_segment()) {
+            (Some(segment), Some(other)) => segment.has_all_of(other),
+            _ => false,
+        }
+    }
+}
+
+impl Segment {
+    /// Sorted rows, of whose values nothing is kept.
+    pub(super) fn new(sorted: SortedSide) -> Self {
+        Self {
+            sorted: Arc::new(sorted),
+            parts: Mutex::default(),
+        }
+    }
+
     /// The sorted rows.
-    pub(crate) fn sorted(&self) -> &SortedSide {
+    pub(crate) fn sorted(&self) -> &Arc<SortedSide> {
         &self.sorted
+    }
+
+    /// Bytes of host memory.
+    fn bytes(&self) -> usize {
+        let parts = self.parts();
+        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
+        let orders = parts.orders.iter().map(|order| order.bytes());
+        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
+        let parts: usize = values.chain(orders).chain(thresholds).sum();
+        self.sorted.registered_bytes() + parts
     }
 
     /// The same rows, to which values may be added that others don't see.
     pub(super) fn copy(&self) -> Self {
         Self {
-            key: Arc::clone(&self.key),
-            label: self.label.clone(),
-            key_type: self.key_type.clone(),
             sorted: Arc::clone(&self.sorted),
-            is_in_order: self.is_in_order,
             parts: Mutex::new(self.parts().clone()),
         }
     }
@@ -211,17 +294,15 @@ impl KeptSide {
 impl KeptRows for KeptSide {
     fn has_key(&self, key: &dyn Any) -> bool {
         let key = key.downcast_ref::<RowsKey>();
-        key == Some(self.key.as_ref()) && self.is_in_order && !self.sorted.is_restored
+        key == Some(self.key.as_ref()) && self.is_in_order && !self.is_restored()
     }
 
     fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
         Self::of(other).is_some_and(|other| {
-            let is_of_same_rows = self.key.plan.may_succeed(&other.key.plan)
-                && (&self.key.keys, self.key.batch_rows) == (&other.key.keys, other.key.batch_rows);
             let is_as_useful = (self.is_in_order || !other.is_in_order)
-                && (!self.sorted.is_restored || other.sorted.is_restored)
+                && (!self.is_restored() || other.is_restored())
                 && (self.is_in_order || self.has_all_of(other));
-            is_of_same_rows && (!is_same_version || is_as_useful)
+            self.key.may_extend(&other.key) && (!is_same_version || is_as_useful)
         })
     }
 
@@ -234,15 +315,12 @@ impl KeptRows for KeptSide {
     }
 
     fn rows(&self) -> usize {
-        self.sorted.total_rows
+        let segments = self.segments.iter();
+        segments.map(|segment| segment.sorted.total_rows).sum()
     }
 
     fn bytes(&self) -> usize {
-        let parts = self.parts();
-        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
-        let orders = parts.orders.iter().map(|order| order.bytes());
-        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        let parts: usize = values.chain(orders).chain(thresholds).sum();
-        self.sorted.registered_bytes() + parts
+        let segments = self.segments.iter();
+        segments.map(|segment| segment.bytes()).sum()
     }
 }

@@ -59,13 +59,27 @@ pub(crate) struct BuildSide {
     /// Which rows have matched, if the join returns build rows by that.
     pub(crate) matched: Option<MatchedRows>,
     /// Registers the memory of the values, without the indexes, which register their own.
-    pub(crate) _memory: Vec<Arc<MemoryReservation>>,
+    pub(crate) memory: Vec<Arc<MemoryReservation>>,
 }
 
 impl BuildSide {
     /// The sorted rows, to find positions in.
     pub(crate) fn rows(&self) -> &SortedRows {
         &self.sorted.rows
+    }
+
+    /// Whether there is no row that can match or be returned: those whose keys are NULL match nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        match &self.matched {
+            Some(matched) => matched.rows() == 0,
+            None => self.rows().len() == 0,
+        }
+    }
+
+    /// Bytes that are registered for it, without the indexes.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        let values = self.memory.iter().map(|memory| memory.size());
+        self.sorted.registered_bytes() + values.sum::<usize>()
     }
 
     /// The number of rows, with those that can't match.

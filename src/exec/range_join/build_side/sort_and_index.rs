@@ -235,7 +235,7 @@ impl SortAndIndex {
             row_order,
             threshold_index,
             matched,
-            _memory: prepared.into_iter().flat_map(|p| p.memory).collect(),
+            memory: prepared.into_iter().flat_map(|p| p.memory).collect(),
         })
     }
 

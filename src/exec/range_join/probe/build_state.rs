@@ -3,6 +3,7 @@
 //! ```text
 //!                   ┌─▶ Deferred ──▶ Sorted           few probe rows need no sort; for more it is built as others are
 //!   input ─ collect ┼─▶ Sorted                        in memory
+//!                   ├─▶ Segments                      in memory, where most rows are kept and others were appended
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
@@ -19,6 +20,7 @@ use crate::exec::range_join::build_side::collect::CollectedRows;
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
+use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::run::BuildRuns;
@@ -31,6 +33,8 @@ pub(crate) enum BuildState {
     Deferred(Arc<DeferredBuild>, SharedWork<BuildState>),
     /// Sorted and indexed in memory: finds ranges of rows, aggregates them, and returns rows.
     Sorted(Arc<BuildSide>),
+    /// Several of these, whose answers are merged.
+    Segments(Arc<SegmentedSide>),
     /// Answers batches of probe rows with aggregates.
     OnDevices(Arc<DeviceJoin>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
@@ -142,11 +146,8 @@ impl BuildState {
     /// Whether there is no row in memory that can match or be returned.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            // Rows whose keys are NULL match nothing, but may be returned.
-            Self::Sorted(side) => match &side.matched {
-                Some(matched) => matched.rows() == 0,
-                None => side.rows().len() == 0,
-            },
+            Self::Sorted(side) => side.is_empty(),
+            Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
             Self::OnDevices(join) => join.rows() == 0,
             Self::Deferred(..) | Self::Spilled(_) => false,
         }

@@ -13,11 +13,13 @@ use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::build_side::kept_side::KeptSide;
+use crate::exec::range_join::build_side::kept_segments::KeptSegments;
+use crate::exec::range_join::build_side::kept_side::Segment;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
-use crate::exec::range_join::row_threshold::RowThreshold;
+use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::row_join::RowJoin;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -29,8 +31,8 @@ pub(crate) struct BuildInput {
     pub(crate) context: Arc<TaskContext>,
     /// Whether the probe side ends.
     pub(crate) is_probe_bounded: bool,
-    /// The threshold of a join that returns rows.
-    pub(crate) threshold: Option<RowThreshold>,
+    /// What is made of single pairs, if anything.
+    pub(crate) row_join: Option<Arc<RowJoin>>,
 }
 
 /// The build side of one partition of the probe side, before it is read.
@@ -57,17 +59,21 @@ impl BuildInput {
 
     /// Finds the build side of all partitions of the input, or reads and builds it.
     async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<BuildState> {
-        let threshold = self.threshold.as_ref();
+        let row_join = self.row_join.as_ref();
+        let threshold = row_join.and_then(|join| join.threshold());
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
         let mut kept = None;
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
             kept = keeper.find();
+            if kept.is_none()
+                && let Some(side) = self.find_segments(keeper).await?
+            {
+                return Ok(BuildState::Segments(Arc::new(side)));
+            }
         }
-        if let Some(side) = &kept {
-            let options = RmqOptions::of(self.context.session_config().options());
-            let rows = side.sorted().total_rows;
-            if self.engine.select_devices(rows, &options).await?.is_some() {
+        if let Some(segment) = &kept {
+            if self.suits_devices(segment.sorted().total_rows).await? {
                 kept = None;
             } else {
                 self.metrics.record_kept();
@@ -78,6 +84,48 @@ impl BuildInput {
             .await
     }
 
+    /// The build side in segments, if most of its rows are kept and what these answer can be merged.
+    async fn find_segments(&self, keeper: &BuildSideKeeper) -> Result<Option<SegmentedSide>> {
+        // The order of a probe side without an end is kept.
+        let keeps_order = self.columns.returns_rows && !self.is_probe_bounded;
+        let row_join = self.row_join.as_ref();
+        let merges = row_join.is_none_or(|join| join.merges_segments());
+        if !merges || keeps_order || self.columns.accumulated().is_some() {
+            return Ok(None);
+        }
+        let input_schema = self.plan.schema();
+        let (columns, merging) = SegmentedSide::plan(&self.columns, &input_schema)?;
+        let Some(kept) = KeptSegments::find(keeper, &columns) else {
+            return Ok(None);
+        };
+        if self.suits_devices(kept.rows).await? {
+            return Ok(None);
+        }
+        self.metrics.record_kept();
+        self.metrics.record_segments(kept.parts.len());
+        let builder = BuildSideBuilder::try_new(
+            columns,
+            &input_schema,
+            self.metrics.clone(),
+            &self.context,
+            self.engine.clone(),
+            self.is_probe_bounded,
+            1,
+        )?;
+        let searches = kept.searches.clone();
+        Ok(Some(SegmentedSide {
+            segments: builder.build_segments(kept).await?,
+            merging,
+            searches,
+        }))
+    }
+
+    async fn suits_devices(&self, rows: usize) -> Result<bool> {
+        let options = RmqOptions::of(self.context.session_config().options());
+        let devices = self.engine.select_devices(rows, &options).await?;
+        Ok(devices.is_some())
+    }
+
     /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
     /// sides.
     async fn prepare(
@@ -86,7 +134,7 @@ impl BuildInput {
         probe_partitions: usize,
         builds: usize,
         keeper: Option<BuildSideKeeper>,
-        kept: Option<Arc<KeptSide>>,
+        kept: Option<Arc<Segment>>,
     ) -> Result<BuildState> {
         let Self {
             plan,
@@ -95,7 +143,7 @@ impl BuildInput {
             engine,
             context,
             is_probe_bounded: is_bounded,
-            threshold: _,
+            row_join: _,
         } = self;
         let shape = ProbeShape {
             partitions: probe_partitions,

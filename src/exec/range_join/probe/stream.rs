@@ -18,6 +18,7 @@ use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
+use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
@@ -94,9 +95,14 @@ async fn start(
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
     Ok(match (&*build, partition.returned_rows()) {
         (BuildState::Sorted(side), Some(join)) => {
-            join_rows(partition, join, Arc::clone(side), input)
+            let side = SegmentedSide::of_one(Arc::clone(side));
+            join_rows(partition, join, Arc::new(side), input)
         }
         (BuildState::Sorted(side), None) => join_sorted(partition, Arc::clone(side), input),
+        (BuildState::Segments(side), Some(join)) => {
+            join_rows(partition, join, Arc::clone(side), input)
+        }
+        (BuildState::Segments(side), None) => join_segments(partition, Arc::clone(side), input),
         (BuildState::OnDevices(join), None) => {
             answer_on_devices(partition, Arc::clone(join), input)
         }
@@ -144,7 +150,8 @@ async fn join_by_nested_loop(
     Ok(side.map(|side| {
         let read = read.to_vec();
         let input = stream::iter(read.into_iter().map(Ok)).boxed();
-        join_rows(Arc::clone(partition), join, Arc::new(side), input)
+        let side = Arc::new(SegmentedSide::of_one(Arc::new(side)));
+        join_rows(Arc::clone(partition), join, side, input)
     }))
 }
 
@@ -204,5 +211,26 @@ fn join_sorted(
             Ok::<_, DataFusionError>(Some((joined, (partition, side, input, hints))))
         },
     );
+    joined.try_flatten().boxed()
+}
+
+/// Joins a partition with a build side in several segments, batch by batch.
+fn join_segments(
+    partition: Arc<ProbePartition>,
+    side: Arc<SegmentedSide>,
+    input: BatchStream,
+) -> BatchStream {
+    let hints = side.segments.iter().map(|_| SearchHints::default());
+    let start = (input, hints.collect());
+    let joined = stream::try_unfold(start, move |(mut input, hints)| {
+        let (partition, side) = (Arc::clone(&partition), Arc::clone(&side));
+        async move {
+            let Some(batch) = next_with_rows(&mut input).await? else {
+                return Ok(None);
+            };
+            let (joined, hints) = side.join(&partition, batch, hints).await?;
+            Ok::<_, DataFusionError>(Some((recorded(partition, joined), (input, hints))))
+        }
+    });
     joined.try_flatten().boxed()
 }

@@ -12,11 +12,13 @@ use crate::common::dictionaries::roomy_type;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::run_cache::RunPart;
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
+use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
 use crate::logical_plan::range_join::RangeAggregate;
 
@@ -51,15 +53,29 @@ impl Partials {
         let Some((batch, rows)) = select(batch, bounds, run)? else {
             return Ok(());
         };
-        let (side, first_row, rows) = (&part.side, part.first_row, rows.as_ref());
+        let (rows, side) = ((&batch, rows.as_ref()), (&*part.side, part.first_row));
+        let last_found = &mut SearchHints::default();
+        self.probe_rows(partition, key_order, rows, side, last_found, waiting)
+    }
+
+    /// Probes a part of the build side, whose first row has this position, with rows that have these numbers among all
+    /// rows of the batch, or are all of them, and merges the aggregates.
+    pub(crate) fn probe_rows(
+        &mut self,
+        partition: &ProbePartition,
+        key_order: &KeyOrder,
+        (batch, rows): (&RecordBatch, Option<&UInt32Array>),
+        (side, first_row): (&BuildSide, RowPosition),
+        last_found: &mut SearchHints,
+        waiting: &Waiting,
+    ) -> Result<()> {
         let check = || waiting.check();
         let aggregate = |ranges: &Ranges| {
             side.build_justified_indexes_blocking(ranges)?;
-            partition.aggregate(&batch, ranges, side, &check)
+            partition.aggregate(batch, ranges, side, &check)
         };
-        let last_found = &mut SearchHints::default();
         if let Some(prevailing) = &mut self.prevailing {
-            let windows = partition.find_windows(&batch, side, last_found)?;
+            let windows = partition.find_windows(batch, side, last_found)?;
             let partials = aggregate(&windows.rows)?;
             let matched = windows.rows.matched();
             self.aggregates
@@ -67,8 +83,11 @@ impl Partials {
             let partials = aggregate(&windows.prevailing)?;
             return prevailing.offer(key_order, first_row, rows, &windows, partials);
         }
-        let ranges = partition.find_ranges(&batch, side, last_found)?;
-        let ranges = partition.refine_blocking(&batch, side, ranges, &check)?;
+        let ranges = partition.find_ranges(batch, side, last_found)?;
+        let ranges = partition.refine_blocking(batch, side, ranges, &check)?;
+        if !ranges.matched().any(|matched| matched) {
+            return Ok(());
+        }
         let partials = aggregate(&ranges)?;
         self.aggregates
             .merge(&self.plan, first_row, rows, ranges.matched(), partials)

@@ -1,0 +1,108 @@
+//! Joins the probe side with a build side in several sorted segments: each probe batch is taken through all of them,
+//! and what they answer is merged as that of spill runs is.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use datafusion::common::{Result, internal_err};
+
+use crate::exec::common::blocking::blocking;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::kept_side::Searches;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::spilled::merge::MergePlan;
+use crate::exec::range_join::probe::spilled::partials::Partials;
+use crate::exec::range_join::spill::key_extent::KeyOrder;
+use crate::exec::range_join::spill::row_position::RowPosition;
+use rmq_engine::SearchHints;
+
+/// A build side in several segments.
+#[derive(Debug)]
+pub(crate) struct SegmentedSide {
+    /// The first one has the first rows, if their order matters.
+    pub(crate) segments: Vec<Arc<BuildSide>>,
+    /// How aggregates are merged; `None` if rows are returned.
+    pub(crate) merging: Option<Merging>,
+    pub(crate) searches: Searches,
+}
+
+/// How the aggregates of segments are merged.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    plan: Arc<MergePlan>,
+    key_order: KeyOrder,
+}
+
+impl SegmentedSide {
+    /// A build side that returns rows, in one segment.
+    pub(crate) fn of_one(side: Arc<BuildSide>) -> Self {
+        Self {
+            segments: vec![side],
+            merging: None,
+            searches: Searches::default(),
+        }
+    }
+
+    /// Counts probe rows that are searched in all segments.
+    pub(crate) fn record_search(&self, probe_rows: usize) {
+        self.searches.add(probe_rows, self.segments.len());
+    }
+
+    /// What is built of the segments of a build side of these columns, over an input of this schema, and how their
+    /// answers are merged.
+    pub(crate) fn plan(
+        columns: &BuildColumns,
+        input: &Schema,
+    ) -> Result<(BuildColumns, Option<Merging>)> {
+        if columns.returns_rows {
+            let columns = columns.clone().in_order();
+            if columns.returns_in_order && columns.row_order.is_none() {
+                return Ok((columns.with_key_as_row_column(), None));
+            }
+            return Ok((columns, None));
+        }
+        let schema = columns.schema(input)?;
+        let plan = MergePlan::try_new(columns, &schema)?;
+        let key_type = columns.range_key(schema.fields()).data_type();
+        let merging = Merging {
+            key_order: KeyOrder::try_new(key_type)?,
+            plan: Arc::new(plan),
+        };
+        let columns = merging.plan.columns.clone().with_key_as_value();
+        Ok((columns.in_order(), Some(merging)))
+    }
+
+    /// Joins a batch. `hints` has those of each segment.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        partition: &Arc<ProbePartition>,
+        batch: RecordBatch,
+        mut hints: Vec<SearchHints>,
+    ) -> Result<(Vec<RecordBatch>, Vec<SearchHints>)> {
+        partition.metrics.probe_rows.add(batch.num_rows());
+        self.record_search(batch.num_rows());
+        let (this, partition) = (Arc::clone(self), Arc::clone(partition));
+        blocking(move |waiting| {
+            let Some(Merging { plan, key_order }) = &this.merging else {
+                return internal_err!("a range join that returns rows merges no aggregates");
+            };
+            let mut partials = Partials::new(plan, &partition, batch.num_rows());
+            let segments = this.segments.iter().zip(&mut hints).enumerate();
+            for (number, (segment, hints)) in segments {
+                if segment.is_empty() {
+                    continue;
+                }
+                waiting.check()?;
+                let first_row = RowPosition::default().after(number);
+                let (rows, side) = ((&batch, None), (&**segment, first_row));
+                partials.probe_rows(&partition, key_order, rows, side, hints, &waiting)?;
+            }
+            let (matched, aggregates) = partials.finish(&partition)?;
+            let joined = partition.append_aggregates(&batch, &matched, aggregates)?;
+            Ok((joined, hints))
+        })
+        .await
+    }
+}
