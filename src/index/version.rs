@@ -200,6 +200,34 @@ impl Version {
         }
     }
 
+    /// The number of arrays, or of files, of an older version that this one begins with: all of them, in their order.
+    /// `None` if it does not begin so, if the older version has none, or if it has both arrays and files.
+    pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
+        let shared = match (self, older) {
+            (Self::Arrays(new), Self::Arrays(old)) => leading(new, old, same_arrays)?,
+            (Self::Scans(new), Self::Scans(old)) => {
+                let arrays = leading(&new.columns, &old.columns, same_arrays)?;
+                let files = leading(&new.files, &old.files, PartialEq::eq)?;
+                match (arrays, files) {
+                    (arrays, 0) if new.files.is_empty() => arrays,
+                    (0, files) if new.columns.is_empty() => files,
+                    _ => return None,
+                }
+            }
+            (
+                Self::Files { provider, files },
+                Self::Files {
+                    provider: old_provider,
+                    files: old_files,
+                },
+            ) if std::ptr::addr_eq(provider.as_ptr(), old_provider.as_ptr()) => {
+                leading(files, old_files, PartialEq::eq)?
+            }
+            _ => return None,
+        };
+        (shared > 0).then_some(shared)
+    }
+
     /// Whether all that it is of exists.
     pub(crate) fn is_whole(&self) -> bool {
         match self {
@@ -216,6 +244,12 @@ impl Version {
             Self::Files { provider, .. } => provider.strong_count() > 0,
         }
     }
+}
+
+/// The number of old items, if the new ones begin with all of them.
+fn leading<T>(new: &[T], old: &[T], same: impl Fn(&[T], &[T]) -> bool) -> Option<usize> {
+    let leading = new.get(..old.len())?;
+    same(leading, old).then_some(old.len())
 }
 
 /// Whether these are the same arrays.
