@@ -15,7 +15,7 @@ use crate::common::options::{ByteSize, RmqOptions};
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
 use crate::index::named_index::NamedIndex;
-use crate::index::reserved_index::{DeviceBytes, IndexMemory, ReservedIndex};
+use crate::index::reserved_index::{DeviceBytes, IndexMemory, IndexPart, ReservedIndex};
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
@@ -148,6 +148,22 @@ impl IndexCatalog {
             })
         });
         Some(Arc::clone(found?.index()?.1))
+    }
+
+    /// The parts of a cached index that stay in one of this version, which begins with that of the index. None if all
+    /// rows are to be indexed.
+    pub(crate) fn parts(
+        &self,
+        key: &IndexKey,
+        version: &Version,
+        value_type: &DataType,
+    ) -> Vec<IndexPart> {
+        let entries = self.lock();
+        let found = entries.index(key);
+        let found = found.filter(|(_, reserved)| reserved.index.value_type() == value_type);
+        found.map_or(vec![], |(entry, reserved)| {
+            reserved.parts_that_stay(&entry.version, version)
+        })
     }
 
     /// Caches an index for later queries. Replaces an index of an older version.

@@ -36,6 +36,15 @@ pub(crate) enum Version {
     },
 }
 
+/// Consecutive arrays or files of a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Their number.
+    pub(crate) pieces: usize,
+    /// The rows of arrays, the bytes of files.
+    pub(crate) size: u64,
+}
+
 /// Columns of batches in memory, as arrays that are referenced weakly, and files.
 #[derive(Debug, Clone)]
 pub(crate) struct ScannedData {
@@ -226,6 +235,30 @@ impl Version {
             _ => return None,
         };
         (shared > 0).then_some(shared)
+    }
+
+    /// The arrays or files from this one on.
+    pub(crate) fn span(&self, from: usize) -> Span {
+        let arrays = |arrays: &[Weak<dyn Array>]| Span {
+            pieces: arrays.len(),
+            size: arrays
+                .iter()
+                .map(|array| array.upgrade().map_or(0, |array| array.len() as u64))
+                .sum(),
+        };
+        let files = |files: &[FileVersion]| Span {
+            pieces: files.len(),
+            size: files.iter().map(|file| file.meta.size).sum(),
+        };
+        match self {
+            Self::Arrays(all) => arrays(all.get(from..).unwrap_or_default()),
+            Self::Scans(all) if all.files.is_empty() => {
+                arrays(all.columns.get(from..).unwrap_or_default())
+            }
+            Self::Scans(ScannedData { files: all, .. }) | Self::Files { files: all, .. } => {
+                files(all.get(from..).unwrap_or_default())
+            }
+        }
     }
 
     /// Whether all that it is of exists.

@@ -1,5 +1,6 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
+mod appended;
 mod cuda_sql;
 mod devices;
 mod dictionaries;

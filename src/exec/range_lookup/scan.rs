@@ -13,7 +13,7 @@ use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -27,7 +27,7 @@ use crate::common::options::ByteSize;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::index::sort_keys::Chunks;
-use crate::index::version::{FileVersion, Version};
+use crate::index::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]
@@ -47,6 +47,38 @@ impl RelationScan {
         match self {
             Self::Memory { schema, .. } => Arc::clone(schema),
             Self::Plan(plan) => plan.schema(),
+        }
+    }
+
+    /// The scan of the arrays or files of this span, which begins with number `first`, where all others are before it.
+    /// `None` if it can't be made of this one.
+    pub(crate) fn tail(&self, first: usize, span: Span) -> Option<Self> {
+        let pieces = first + span.pieces;
+        match self {
+            Self::Memory { schema, columns } => {
+                let columns = columns.iter().map(|(name, arrays)| {
+                    let tail = arrays.get(first..).filter(|_| arrays.len() == pieces)?;
+                    Some((name.clone(), tail.to_vec()))
+                });
+                Some(Self::Memory {
+                    schema: Arc::clone(schema),
+                    columns: columns.collect::<Option<_>>()?,
+                })
+            }
+            Self::Plan(plan) => {
+                let source = plan.downcast_ref::<DataSourceExec>()?;
+                let files = source.data_source().downcast_ref::<FileScanConfig>()?;
+                let all: Vec<_> = files.file_groups.iter().flat_map(FileGroup::iter).collect();
+                // A file that is scanned in parts is one of the version.
+                if all.len() != pieces || source.fetch().is_some() {
+                    return None;
+                }
+                let tail = all[first..].iter().map(|file| (*file).clone());
+                let files = FileScanConfigBuilder::from(files.clone())
+                    .with_file_groups(vec![FileGroup::new(tail.collect())])
+                    .build();
+                Some(Self::Plan(DataSourceExec::from_data_source(files)))
+            }
         }
     }
 
