@@ -1,8 +1,8 @@
 //! Indexes of columns with the memory that is reserved for them, and their parts.
 //!
 //! Rows that are added to a column become a part of its index. A part is indexed again, together with those after it,
-//! once it is at most twice as large as these, so that an index of n rows has O(log n) parts, and a row that is added is
-//! indexed O(log n) times.
+//! once it is at most twice as large as these, so that an index of n rows has O(log n) parts, and each row is indexed
+//! O(log n) times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Indexes of columns to which rows are added: only these are indexed, and the answers are those of a session that keeps
-//! nothing.
+//! Indexes of columns to which rows are added: only these are indexed, and the answers are those of a session that
+//! keeps nothing.
 
 use std::sync::Arc;
 

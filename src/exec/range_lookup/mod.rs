@@ -21,8 +21,8 @@
 //!    appends the results. For devices, batches are first gathered to larger ones.
 //!
 //! Building takes O(n) for a column of n rows, and O(n log n) to rank strings first. Answering takes O(log n) per range
-//! in the worst case; a cached index leaves only this. Adding k rows one after the other takes O(k log n), amortised, and
-//! then a range that has rows of several parts is answered in each.
+//! in the worst case; a cached index leaves only this. Adding k rows to it takes O(k log n), amortised. A range with
+//! rows of several parts is answered in each.
 //!
 //! Memory: an index takes some 7 % of its column, plus a copy of the column where the keys can't be borrowed from it.
 //! Both are reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against
