@@ -16,6 +16,7 @@ use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
 use crate::index::named_index::NamedIndex;
 use crate::index::reserved_index::{DeviceBytes, IndexMemory, IndexPart, ReservedIndex};
+use crate::index::table_version::VersionedTypes;
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
@@ -28,6 +29,7 @@ pub struct IndexCatalog {
     /// Bytes of each device, likewise: every index on devices is stored on all devices in use.
     device_total: Arc<AtomicUsize>,
     devices: Devices,
+    versioned: VersionedTypes,
 }
 
 impl Default for IndexCatalog {
@@ -71,7 +73,13 @@ impl IndexCatalog {
             total: Arc::default(),
             device_total: Arc::default(),
             devices: Devices::new(devices),
+            versioned: VersionedTypes::default(),
         }
+    }
+
+    /// The types of tables that state their versions.
+    pub(crate) fn versioned(&self) -> &VersionedTypes {
+        &self.versioned
     }
 
     /// The session's devices.

@@ -6,7 +6,7 @@
 //! file) must also have the same device, inode and change time. These are requested from the store before and after
 //! reading, and only count if the file last changed more than two seconds before reading began: within one tick of a
 //! file system's clock, a second write cannot be detected. DataFusion's caches of file lists and footers are not used
-//! for it. Everything else is indexed for one query.
+//! for it. Other providers may state a version. Everything else is indexed for one query.
 
 use std::fs::Metadata;
 use std::sync::{Arc, Weak};
@@ -16,6 +16,8 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path;
+
+use crate::index::table_version::TableVersion;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
 /// less than a tick after a change, a later change may be invisible.
@@ -34,14 +36,16 @@ pub(crate) enum Version {
         provider: Weak<dyn TableProvider>,
         files: Vec<FileVersion>,
     },
+    /// As a table provider states it.
+    Stated(TableVersion),
 }
 
-/// Consecutive arrays or files of a version.
+/// Consecutive arrays, files or stated parts of a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Their number.
     pub(crate) pieces: usize,
-    /// The rows of arrays, the bytes of files.
+    /// The rows of arrays and of stated parts, the bytes of files.
     pub(crate) size: u64,
 }
 
@@ -170,7 +174,7 @@ impl Version {
     /// Whether files are part of it, which may change while they are read.
     pub(crate) fn has_files(&self) -> bool {
         match self {
-            Self::Arrays(_) => false,
+            Self::Arrays(_) | Self::Stated(_) => false,
             Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => !files.is_empty(),
         }
     }
@@ -178,7 +182,7 @@ impl Version {
     /// Whether a change of its files after `time` would change the files' times.
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
         match self {
-            Self::Arrays(_) => true,
+            Self::Arrays(_) | Self::Stated(_) => true,
             Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => {
                 files.iter().all(|file| file.is_settled_at(time))
             }
@@ -205,12 +209,13 @@ impl Version {
                     files: b_files,
                 },
             ) => std::ptr::addr_eq(a.as_ptr(), b.as_ptr()) && a_files == b_files,
+            (Self::Stated(a), Self::Stated(b)) => a == b,
             _ => false,
         }
     }
 
-    /// The number of arrays, or of files, of an older version that this one begins with: all of them, in their order.
-    /// `None` if it does not begin so, if the older version has none, or if it has both arrays and files.
+    /// The number of arrays, of files or of stated parts of an older version that this one begins with: all of them, in
+    /// their order. `None` if it does not begin so, if the older version has none, or if it has both arrays and files.
     pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
         let shared = match (self, older) {
             (Self::Arrays(new), Self::Arrays(old)) => leading(new, old, same_arrays)?,
@@ -232,12 +237,13 @@ impl Version {
             ) if std::ptr::addr_eq(provider.as_ptr(), old_provider.as_ptr()) => {
                 leading(files, old_files, PartialEq::eq)?
             }
+            (Self::Stated(new), Self::Stated(old)) => new.extends(old)?,
             _ => return None,
         };
         (shared > 0).then_some(shared)
     }
 
-    /// The arrays or files from this one on.
+    /// The arrays, files or stated parts from this one on.
     pub(crate) fn span(&self, from: usize) -> Span {
         let arrays = |arrays: &[Weak<dyn Array>]| Span {
             pieces: arrays.len(),
@@ -258,6 +264,10 @@ impl Version {
             Self::Scans(ScannedData { files: all, .. }) | Self::Files { files: all, .. } => {
                 files(all.get(from..).unwrap_or_default())
             }
+            Self::Stated(version) => Span {
+                pieces: version.parts().saturating_sub(from),
+                size: version.rows_of(from, version.parts()),
+            },
         }
     }
 
@@ -265,7 +275,7 @@ impl Version {
     pub(crate) fn is_whole(&self) -> bool {
         match self {
             Self::Scans(scanned) => scanned.columns.iter().all(|a| a.strong_count() > 0),
-            Self::Arrays(_) | Self::Files { .. } => self.is_alive(),
+            Self::Arrays(_) | Self::Files { .. } | Self::Stated(_) => self.is_alive(),
         }
     }
 
@@ -275,6 +285,8 @@ impl Version {
             Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
             Self::Scans(scanned) => scanned.is_alive(),
             Self::Files { provider, .. } => provider.strong_count() > 0,
+            // Another provider object may state it.
+            Self::Stated(_) => true,
         }
     }
 }

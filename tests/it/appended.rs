@@ -22,15 +22,15 @@ const FAILED: [u64; 0] = [];
 
 /// What a query did for its indexes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Work {
-    built: usize,
-    extended: usize,
-    reused: usize,
+pub struct Work {
+    pub built: usize,
+    pub extended: usize,
+    pub reused: usize,
     /// The rows that were indexed to extend indexes.
-    added: usize,
+    pub added: usize,
 }
 
-async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, Work) {
+pub async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, Work) {
     let plan = ctx.sql(sql).await.expect(sql);
     let plan = plan.create_physical_plan().await.expect(sql);
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await;
@@ -43,7 +43,7 @@ async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, Work) {
     (lines(&batches.expect(sql)), work)
 }
 
-fn without_keeping() -> SessionContext {
+pub fn without_keeping() -> SessionContext {
     let ctx = cpu_session();
     set(&ctx, "rmq.keep_indexes", "false");
     ctx

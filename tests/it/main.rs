@@ -44,4 +44,5 @@ mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;
+mod versions;
 mod window_frames;

@@ -216,7 +216,8 @@ impl<'a> IndexBuilder<'a> {
         let label = &self.required.label;
         match &self.required.source {
             RelationSource::Table { provider, .. } => {
-                read_version(label, scan, provider, self.context).await
+                let versioned = self.required.catalog.versioned();
+                read_version(label, scan, provider, versioned, self.context).await
             }
             RelationSource::Sent { plan, key: Some(_) } => {
                 version_of_files(label, plan, self.context).await

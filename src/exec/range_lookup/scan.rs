@@ -27,6 +27,7 @@ use crate::common::options::ByteSize;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::index::sort_keys::Chunks;
+use crate::index::table_version::{TableVersion, VersionedTypes};
 use crate::index::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
@@ -39,6 +40,18 @@ pub(crate) enum RelationScan {
     },
     /// A plan of these columns.
     Plan(Arc<dyn ExecutionPlan>),
+    /// A plan of these columns of a table that states its version.
+    Stated(StatedScan),
+}
+
+/// A plan of columns of a table that states its version.
+#[derive(Debug, Clone)]
+pub(crate) struct StatedScan {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    /// The version that was stated when the scan was planned.
+    version: TableVersion,
+    /// The rows at the beginning that are not needed.
+    skipped: usize,
 }
 
 impl RelationScan {
@@ -46,11 +59,11 @@ impl RelationScan {
     pub(crate) fn schema(&self) -> SchemaRef {
         match self {
             Self::Memory { schema, .. } => Arc::clone(schema),
-            Self::Plan(plan) => plan.schema(),
+            Self::Plan(plan) | Self::Stated(StatedScan { plan, .. }) => plan.schema(),
         }
     }
 
-    /// The scan of the arrays or files of this span, which begins with number `first`, where all others are before it.
+    /// The scan of the arrays, files or stated parts of this span, which begins with number `first`, where all others are before it.
     /// `None` if it can't be made of this one.
     pub(crate) fn tail(&self, first: usize, span: Span) -> Option<Self> {
         let pieces = first + span.pieces;
@@ -78,6 +91,14 @@ impl RelationScan {
                     .with_file_groups(vec![FileGroup::new(tail.collect())])
                     .build();
                 Some(Self::Plan(DataSourceExec::from_data_source(files)))
+            }
+            Self::Stated(scan) => {
+                let skipped = usize::try_from(scan.version.rows_of(0, first)).ok()?;
+                let tail = StatedScan {
+                    skipped,
+                    ..scan.clone()
+                };
+                (scan.version.parts() == pieces).then_some(Self::Stated(tail))
             }
         }
     }
@@ -141,6 +162,7 @@ pub(crate) async fn plan_table_scan(
     name: &ColumnRef,
     provider: &Arc<dyn TableProvider>,
     columns: &BTreeSet<String>,
+    versioned: &VersionedTypes,
 ) -> Result<RelationScan> {
     let schema = provider.schema();
     let indices = columns.iter().map(|column| match schema.index_of(column) {
@@ -154,6 +176,7 @@ pub(crate) async fn plan_table_scan(
     if let Some(table) = provider.downcast_ref::<MemTable>() {
         return RelationScan::of_table(table, &projection).await;
     }
+    let version = versioned.version(provider.as_ref());
     let plan = match session.as_any().downcast_ref::<SessionState>() {
         Some(state) => {
             let state = scan_state(state)?;
@@ -161,7 +184,15 @@ pub(crate) async fn plan_table_scan(
         }
         None => provider.scan(session, Some(&projection), &[], None).await,
     };
-    RelationScan::of_plan(plan?)
+    // The scan is of the version before and after it is planned, if these are the same.
+    match version.filter(|version| versioned.version(provider.as_ref()).as_ref() == Some(version)) {
+        Some(version) => Ok(RelationScan::Stated(StatedScan {
+            plan: plan?,
+            version,
+            skipped: 0,
+        })),
+        None => RelationScan::of_plan(plan?),
+    }
 }
 
 /// Configures a session to scan the current files in the order of their paths: in one partition, with their list and
@@ -200,6 +231,7 @@ enum Data {
         /// The time before the metadata was requested.
         requested: SystemTime,
     },
+    Stated(TableVersion),
 }
 
 impl ScanVersion {
@@ -224,6 +256,7 @@ impl ScanVersion {
                 .cloned()
                 .unwrap_or_else(|| Version::from_arrays(&[])),
             Data::Files { version, .. } => version.clone(),
+            Data::Stated(version) => Version::Stated(version.clone()),
         }
     }
 
@@ -239,6 +272,7 @@ impl ScanVersion {
                     requested,
                 },
             ) => after.matches(before) && before.is_settled_at(*requested),
+            (Data::Stated(after), Data::Stated(before)) => after == before,
             _ => false,
         }
     }
@@ -253,9 +287,15 @@ pub(crate) async fn read_version(
     table: &str,
     scan: &RelationScan,
     provider: &Arc<dyn TableProvider>,
+    versioned: &VersionedTypes,
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
     let scan = match scan {
+        RelationScan::Stated(StatedScan { version, .. }) => {
+            let now = versioned.version(provider.as_ref());
+            let now = now.filter(|now| now == version);
+            return Ok(now.map(|version| ScanVersion(Data::Stated(version))));
+        }
         RelationScan::Memory { columns, .. } => {
             let columns = columns.iter();
             let versions =
@@ -321,7 +361,8 @@ impl LoadedColumns {
 /// Reads columns from a scan, partition after partition. A table in memory is not copied.
 ///
 /// # Errors
-/// Those of the scan; "Resources exhausted" if the columns exceed the limit or the session's memory pool.
+/// Those of the scan; an execution error if it has not the rows that its version states; "Resources exhausted" if the
+/// columns exceed the limit or the session's memory pool.
 pub(crate) async fn load_columns(
     relation: &str,
     scan: &RelationScan,
@@ -329,7 +370,7 @@ pub(crate) async fn load_columns(
     context: &Arc<TaskContext>,
     limit: ByteSize,
 ) -> Result<LoadedColumns> {
-    let scan = match scan {
+    let (scan, stated) = match scan {
         RelationScan::Memory {
             columns: in_memory, ..
         } => {
@@ -342,8 +383,10 @@ pub(crate) async fn load_columns(
                 memory: None,
             });
         }
-        RelationScan::Plan(scan) => scan,
+        RelationScan::Plan(scan) => (scan, None),
+        RelationScan::Stated(stated) => (&stated.plan, Some(stated)),
     };
+    let (mut rows, skipped) = (0, stated.map_or(0, |stated| stated.skipped));
     let schema = scan.schema();
     let indices = columns
         .iter()
@@ -356,6 +399,13 @@ pub(crate) async fn load_columns(
     for partition in 0..scan.properties().output_partitioning().partition_count() {
         let mut batches = scan.execute(partition, Arc::clone(context))?;
         while let Some(batch) = batches.next().await.transpose()? {
+            let before = skipped.saturating_sub(rows).min(batch.num_rows());
+            rows += batch.num_rows();
+            let batch = match before {
+                0 => batch,
+                all if all == batch.num_rows() => continue,
+                _ => batch.slice(before, batch.num_rows() - before),
+            };
             for (column, i) in &indices {
                 let array = batch.column(*i);
                 reservation.try_grow(array.get_array_memory_size())?;
@@ -371,6 +421,14 @@ pub(crate) async fn load_columns(
                 }
             }
         }
+    }
+    if let Some(StatedScan { version, .. }) = stated
+        && rows as u64 != version.rows()
+    {
+        return exec_err!(
+            "the scan of {relation} has returned {rows} rows, where its version states {}: see datafusion_rmq::VersionedTable",
+            version.rows()
+        );
     }
     Ok(LoadedColumns {
         columns: loaded,
