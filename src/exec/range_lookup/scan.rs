@@ -63,8 +63,8 @@ impl RelationScan {
         }
     }
 
-    /// The scan of the arrays, files or stated parts of this span, which begins with number `first`, where all others are before it.
-    /// `None` if it can't be made of this one.
+    /// The scan of the arrays, files or stated parts of this span alone, which begins with number `first`; all others
+    /// are before it. `None` if it can't be made of this one.
     pub(crate) fn tail(&self, first: usize, span: Span) -> Option<Self> {
         let pieces = first + span.pieces;
         match self {
@@ -92,13 +92,13 @@ impl RelationScan {
                     .build();
                 Some(Self::Plan(DataSourceExec::from_data_source(files)))
             }
-            Self::Stated(scan) => {
-                let skipped = usize::try_from(scan.version.rows_of(0, first)).ok()?;
+            Self::Stated(whole) => {
+                let skipped = usize::try_from(whole.version.rows_of(0, first)).ok()?;
                 let tail = StatedScan {
                     skipped,
-                    ..scan.clone()
+                    ..whole.clone()
                 };
-                (scan.version.parts() == pieces).then_some(Self::Stated(tail))
+                (whole.version.parts() == pieces).then_some(Self::Stated(tail))
             }
         }
     }
