@@ -152,8 +152,9 @@ async fn indexes_are_kept_while_the_version_is_the_same() {
         .unwrap();
     table.add(6, vec![0]);
     assert_eq!(work(&ctx, &plain).await, (0, 1, 0, 3));
+    // The index of maxima, which no query has looked for, has a row less.
     let named = "SELECT CAST(sum(rows) AS BIGINT) FROM rmq_indexes() WHERE name = 'low'";
-    assert_eq!(bigint(&ctx, named).await, Some(13));
+    assert_eq!(bigint(&ctx, named).await, Some(13 + 12));
     // Another part in the place of one.
     table.parts.lock().unwrap()[0] = (5, vec![1, 1, 1]);
     assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
