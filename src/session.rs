@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::catalog::{
     CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
 };
+use datafusion::common::{Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
@@ -24,7 +25,8 @@ use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::interval_product::IntervalProductPlanner;
 use crate::expr::range_udf::RangeUdf;
-use crate::index::catalog::{IndexCatalog, SharedIndexes};
+use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
+use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
@@ -335,6 +337,24 @@ pub fn register(ctx: &SessionContext) {
 /// [`plan`](crate::planner::query_planning::plan).
 pub fn register_keeping_query_planner(ctx: &SessionContext) {
     register_with(ctx, Planner::Keep, Arc::default());
+}
+
+/// Has a session keep indexes of tables of this type while these have the version that they state. Called after
+/// [`register`] or what stands for it.
+///
+/// # Errors
+/// A configuration error if the session has no range queries.
+pub fn register_versioned<T: VersionedTable>(ctx: &SessionContext) -> Result<()> {
+    let state = ctx.state_ref();
+    let state = state.read();
+    let Some(indexes) = SessionCatalog::of(state.config()) else {
+        return config_err!(
+            "register_versioned::<{}> needs a session with range queries: call datafusion_rmq::register first",
+            std::any::type_name::<T>()
+        );
+    };
+    indexes.versioned().add::<T>();
+    Ok(())
 }
 
 /// Registers range queries with other devices than those of this machine, for tests. Not part of the stable interface.

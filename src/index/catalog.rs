@@ -15,7 +15,8 @@ use crate::common::options::{ByteSize, RmqOptions};
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
 use crate::index::named_index::NamedIndex;
-use crate::index::reserved_index::{DeviceBytes, IndexMemory, ReservedIndex};
+use crate::index::reserved_index::{DeviceBytes, IndexMemory, IndexPart, ReservedIndex};
+use crate::index::table_version::VersionedTypes;
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
@@ -28,6 +29,7 @@ pub struct IndexCatalog {
     /// Bytes of each device, likewise: every index on devices is stored on all devices in use.
     device_total: Arc<AtomicUsize>,
     devices: Devices,
+    versioned: VersionedTypes,
 }
 
 impl Default for IndexCatalog {
@@ -71,7 +73,13 @@ impl IndexCatalog {
             total: Arc::default(),
             device_total: Arc::default(),
             devices: Devices::new(devices),
+            versioned: VersionedTypes::default(),
         }
+    }
+
+    /// The types of tables that state their versions.
+    pub(crate) fn versioned(&self) -> &VersionedTypes {
+        &self.versioned
     }
 
     /// The session's devices.
@@ -146,6 +154,22 @@ impl IndexCatalog {
                 && entry.version.matches(version)
                 && reserved.index.value_type() == value_type;
             is_found.then(|| Arc::clone(reserved))
+        })
+    }
+
+    /// The parts of a cached index that stay in one of this version, which begins with that of the index. None if all
+    /// rows are to be indexed.
+    pub(crate) fn parts(
+        &self,
+        key: &IndexKey,
+        version: &Version,
+        value_type: &DataType,
+    ) -> Vec<IndexPart> {
+        let entries = self.lock();
+        let found = entries.index(key);
+        let found = found.filter(|(_, reserved)| reserved.index.value_type() == value_type);
+        found.map_or(vec![], |(entry, reserved)| {
+            reserved.parts_that_stay(&entry.version, version)
         })
     }
 

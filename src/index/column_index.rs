@@ -100,10 +100,12 @@ impl ColumnIndex {
     fn from_encoded(engine: &dyn Engine, encoded: Encoded, options: &BuildOptions) -> Result<Self> {
         let started = Instant::now();
         let index = KeyIndex::build(engine, encoded.column, encoded.decoder, options)?;
+        // An engine with a copy of its own has dropped the column that it was given.
+        let has_copy = index.memory_bytes() > index.index_bytes();
         Ok(Self {
             index,
             build_time: started.elapsed(),
-            copied_bytes: encoded.copied_bytes,
+            copied_bytes: if has_copy { 0 } else { encoded.copied_bytes },
             cpu_fallback: None,
             lazy: None,
         })
@@ -124,6 +126,28 @@ impl ColumnIndex {
             cpu_fallback: None,
             lazy: Some(lazy),
         })
+    }
+
+    /// The index of the rows of these indexes, in their order, which the CPU engine has built of one column. Its build
+    /// time is that of the last one.
+    ///
+    /// # Errors
+    /// An execution error without an index, or for indexes of different keys.
+    pub(crate) fn of_parts(parts: &[&Self]) -> Result<Self> {
+        let indexes: Vec<_> = parts.iter().map(|part| &part.index).collect();
+        Ok(Self {
+            index: KeyIndex::of_parts(&indexes)?,
+            build_time: parts.last().map_or(Duration::ZERO, |part| part.build_time),
+            copied_bytes: parts.iter().map(|part| part.copied_bytes).sum(),
+            cpu_fallback: None,
+            lazy: None,
+        })
+    }
+
+    /// Whether rows that are added can be indexed on their own: not where keys are ranks among all values.
+    pub(crate) fn can_be_extended(&self) -> bool {
+        let on_cpu = self.cpu_fallback.is_none() && self.lazy.is_none();
+        on_cpu && !self.index.decoder().has_ranks()
     }
 
     /// Whether a lazy index should be built before these ranges are answered. Counts the ranges.
@@ -351,12 +375,9 @@ impl ColumnIndex {
     /// Bytes of host memory: of the index and of the copies of the column.
     pub(crate) fn memory_bytes(&self) -> usize {
         let owned = self.index.memory_bytes();
-        // An engine with a copy of its own has dropped the column that it was given.
-        let column = if self.cpu_fallback.is_none() && owned > self.index_bytes() {
-            0
-        } else {
-            self.copied_bytes
-        };
+        // Once it is built with a copy of its own, a lazy index has dropped the column, too.
+        let has_copy = self.lazy.is_some() && owned > self.index_bytes();
+        let column = if has_copy { 0 } else { self.copied_bytes };
         owned + column + self.index.decoder().bytes()
     }
 

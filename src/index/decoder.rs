@@ -50,6 +50,11 @@ impl Decoder {
         self.distinct.as_ref()
     }
 
+    /// Whether keys are ranks among the values of the whole column.
+    pub(crate) fn has_ranks(&self) -> bool {
+        self.layout == KeyLayout::Rank
+    }
+
     /// The type of the decoded values.
     pub(crate) fn value_type(&self) -> &DataType {
         &self.value_type

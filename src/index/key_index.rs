@@ -17,7 +17,7 @@ use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::cpu::{LazyBuild, SearchKey};
 use rmq_engine::{
     BuildOptions, Column, Engine, Key, ListLimits, OutputBuffer, Outputs, RangeEnd, RangeIndex,
-    RowList,
+    RowList, SegmentedIndex,
 };
 
 /// An engine's index, and the decoder of its keys.
@@ -124,6 +124,45 @@ impl KeyIndex {
             }
         };
         Ok((Self { index, decoder }, lazy))
+    }
+
+    /// The index of the rows of these indexes, in their order.
+    ///
+    /// # Errors
+    /// An execution error without an index, or for indexes of different keys.
+    pub(crate) fn of_parts(parts: &[&Self]) -> Result<Self> {
+        fn joined<K: Key>(
+            parts: &[&KeyIndex],
+            of_width: impl Fn(&AnyWidth) -> Option<&Arc<dyn RangeIndex<K>>>,
+        ) -> Result<Arc<dyn RangeIndex<K>>> {
+            let indexes = parts
+                .iter()
+                .map(|part| of_width(&part.index).map(Arc::clone));
+            let Some(indexes) = indexes.collect() else {
+                return exec_err!("the parts of an index have keys of different widths");
+            };
+            let joined = SegmentedIndex::new(indexes).map_err(engine_error)?;
+            Ok(Arc::new(joined))
+        }
+        let Some(first) = parts.first() else {
+            return exec_err!("an index to be put together has no part");
+        };
+        let index = match &first.index {
+            AnyWidth::W32(_) => AnyWidth::W32(joined(parts, |any| match any {
+                AnyWidth::W32(index) => Some(index),
+                _ => None,
+            })?),
+            AnyWidth::W64(_) => AnyWidth::W64(joined(parts, |any| match any {
+                AnyWidth::W64(index) => Some(index),
+                _ => None,
+            })?),
+            AnyWidth::W128(_) => AnyWidth::W128(joined(parts, |any| match any {
+                AnyWidth::W128(index) => Some(index),
+                _ => None,
+            })?),
+        };
+        let decoder = first.decoder.clone();
+        Ok(Self { index, decoder })
     }
 
     /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if

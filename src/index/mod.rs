@@ -8,6 +8,7 @@
 //!   where devices fail.
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
+//!   `table_version`: what providers state about versions.
 
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
@@ -24,6 +25,7 @@ pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod reserved_index;
 pub(crate) mod sort_keys;
+pub(crate) mod table_version;
 pub(crate) mod threshold;
 pub(crate) mod threshold_queries;
 pub(crate) mod version;

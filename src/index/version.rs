@@ -6,7 +6,7 @@
 //! file) must also have the same device, inode and change time. These are requested from the store before and after
 //! reading, and only count if the file last changed more than two seconds before reading began: within one tick of a
 //! file system's clock, a second write cannot be detected. DataFusion's caches of file lists and footers are not used
-//! for it. Everything else is indexed for one query.
+//! for it. Other providers may state a version. Everything else is indexed for one query.
 
 use std::fs::Metadata;
 use std::sync::{Arc, Weak};
@@ -16,6 +16,8 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path;
+
+use crate::index::table_version::TableVersion;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
 /// less than a tick after a change, a later change may be invisible.
@@ -34,6 +36,17 @@ pub(crate) enum Version {
         provider: Weak<dyn TableProvider>,
         files: Vec<FileVersion>,
     },
+    /// As a table provider states it.
+    Stated(TableVersion),
+}
+
+/// Consecutive arrays, files or stated parts of a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Their number.
+    pub(crate) pieces: usize,
+    /// The rows of arrays and of stated parts, the bytes of files.
+    pub(crate) size: u64,
 }
 
 /// Columns of batches in memory, as arrays that are referenced weakly, and files.
@@ -176,7 +189,7 @@ impl Version {
     /// Whether files are part of it, which may change while they are read.
     pub(crate) fn has_files(&self) -> bool {
         match self {
-            Self::Arrays(_) => false,
+            Self::Arrays(_) | Self::Stated(_) => false,
             Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => !files.is_empty(),
         }
     }
@@ -184,7 +197,7 @@ impl Version {
     /// Whether a change of its files after `time` would change the files' times.
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
         match self {
-            Self::Arrays(_) => true,
+            Self::Arrays(_) | Self::Stated(_) => true,
             Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => {
                 files.iter().all(|file| file.is_settled_at(time))
             }
@@ -220,7 +233,65 @@ impl Version {
                     files: b_files,
                 },
             ) => std::ptr::addr_eq(a.as_ptr(), b.as_ptr()) && a_files == b_files,
+            (Self::Stated(a), Self::Stated(b)) => a == b,
             _ => false,
+        }
+    }
+
+    /// The number of arrays, of files or of stated parts of an older version that this one begins with: all of them, in
+    /// their order. `None` if it does not begin so, if the older version has none, or if it has both arrays and files.
+    pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
+        let shared = match (self, older) {
+            (Self::Arrays(new), Self::Arrays(old)) => leading(new, old, same_arrays)?,
+            (Self::Scans(new), Self::Scans(old)) => {
+                let arrays = leading(&new.columns, &old.columns, same_arrays)?;
+                let files = leading(&new.files, &old.files, PartialEq::eq)?;
+                match (arrays, files) {
+                    (arrays, 0) if new.files.is_empty() => arrays,
+                    (0, files) if new.columns.is_empty() => files,
+                    _ => return None,
+                }
+            }
+            (
+                Self::Files { provider, files },
+                Self::Files {
+                    provider: old_provider,
+                    files: old_files,
+                },
+            ) if std::ptr::addr_eq(provider.as_ptr(), old_provider.as_ptr()) => {
+                leading(files, old_files, PartialEq::eq)?
+            }
+            (Self::Stated(new), Self::Stated(old)) => new.extends(old)?,
+            _ => return None,
+        };
+        (shared > 0).then_some(shared)
+    }
+
+    /// The arrays, files or stated parts from this one on.
+    pub(crate) fn span(&self, from: usize) -> Span {
+        let arrays = |arrays: &[Weak<dyn Array>]| Span {
+            pieces: arrays.len(),
+            size: arrays
+                .iter()
+                .map(|array| array.upgrade().map_or(0, |array| array.len() as u64))
+                .sum(),
+        };
+        let files = |files: &[FileVersion]| Span {
+            pieces: files.len(),
+            size: files.iter().map(|file| file.meta.size).sum(),
+        };
+        match self {
+            Self::Arrays(all) => arrays(all.get(from..).unwrap_or_default()),
+            Self::Scans(all) if all.files.is_empty() => {
+                arrays(all.columns.get(from..).unwrap_or_default())
+            }
+            Self::Scans(ScannedData { files: all, .. }) | Self::Files { files: all, .. } => {
+                files(all.get(from..).unwrap_or_default())
+            }
+            Self::Stated(version) => Span {
+                pieces: version.parts().saturating_sub(from),
+                size: version.rows_of(from, version.parts()),
+            },
         }
     }
 
@@ -228,7 +299,7 @@ impl Version {
     pub(crate) fn is_whole(&self) -> bool {
         match self {
             Self::Scans(scanned) => scanned.columns.iter().all(|a| a.strong_count() > 0),
-            Self::Arrays(_) | Self::Files { .. } => self.is_alive(),
+            Self::Arrays(_) | Self::Files { .. } | Self::Stated(_) => self.is_alive(),
         }
     }
 
@@ -238,8 +309,16 @@ impl Version {
             Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
             Self::Scans(scanned) => scanned.is_alive(),
             Self::Files { provider, .. } => provider.strong_count() > 0,
+            // Another provider object may state it.
+            Self::Stated(_) => true,
         }
     }
+}
+
+/// The number of old items, if the new ones begin with all of them.
+fn leading<T>(new: &[T], old: &[T], same: impl Fn(&[T], &[T]) -> bool) -> Option<usize> {
+    let leading = new.get(..old.len())?;
+    same(leading, old).then_some(old.len())
 }
 
 /// Whether these are the same arrays.

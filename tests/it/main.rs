@@ -1,5 +1,6 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
+mod appended;
 mod cuda_sql;
 mod devices;
 mod dictionaries;
@@ -44,4 +45,5 @@ mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;
+mod versions;
 mod window_frames;

@@ -12,7 +12,7 @@ use datafusion_rmq::physical_plan::RangeLookupExec;
 
 use crate::support::{bigint, cpu_session, error, register, run, session};
 
-fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
+pub fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
 
@@ -180,7 +180,7 @@ async fn inserts_are_visible_to_concurrent_queries() {
 }
 
 /// Writes one column as a Parquet file, last changed `age` ago.
-async fn write(path: &Path, values: impl IntoIterator<Item = i64>, age: Duration) {
+pub async fn write(path: &Path, values: impl IntoIterator<Item = i64>, age: Duration) {
     let ctx = SessionContext::new();
     register(&ctx, "new", &[("v", numbers(values))], &[]);
     // Creates a new file, so that a reader of the old one keeps its open file.
@@ -191,14 +191,14 @@ async fn write(path: &Path, values: impl IntoIterator<Item = i64>, age: Duration
     file.set_modified(SystemTime::now() - age).unwrap();
 }
 
-const OLD: Duration = Duration::from_secs(3600);
+pub const OLD: Duration = Duration::from_secs(3600);
 
 /// Waits until recent change times are old enough to be trusted, as they can't be set.
-fn settle() {
+pub fn settle() {
     std::thread::sleep(Duration::from_millis(2100));
 }
 
-async fn external(ctx: &SessionContext, location: &Path) {
+pub async fn external(ctx: &SessionContext, location: &Path) {
     let sql = format!(
         "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
         location.display()

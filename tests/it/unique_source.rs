@@ -138,7 +138,7 @@ fn session(partitions: usize) -> SessionContext {
 }
 
 /// The rows that a plan's operators with this metric counted.
-fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
+pub fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
     let below = plan.children().into_iter().map(|p| metric(p, name));
     let own = plan.metrics().and_then(|m| m.sum_by_name(name));
     own.map_or(0, |value| value.as_usize()) + below.sum::<usize>()

@@ -82,6 +82,12 @@ impl RowList {
         }
     }
 
+    /// How many rows can be added to the range whose first row has this index among all rows.
+    pub(crate) fn room(&self, first: usize, limits: ListLimits) -> usize {
+        let stop = first.saturating_add(limits.per_range).min(limits.total);
+        stop.saturating_sub(self.positions.len())
+    }
+
     /// Ends the range whose first row has this index among all rows. Returns whether there is room for a further range.
     #[inline]
     pub(crate) fn end_range(&mut self, first: usize, limits: ListLimits) -> bool {

@@ -22,6 +22,7 @@ mod key;
 mod key_search;
 mod outputs;
 mod range_join;
+mod segmented;
 mod smallest;
 
 pub use candidates::CandidateRanges;
@@ -39,3 +40,4 @@ pub use range_join::{
     RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe,
     RangeJoinTimes, RangeRow, RowGroups, RowIds,
 };
+pub use segmented::SegmentedIndex;

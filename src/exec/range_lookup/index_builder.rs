@@ -1,7 +1,7 @@
 //! Prepares the indexes of a relation for one run: finds them in the session's catalog, or reads the columns and builds
 //! them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,18 +24,28 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
 use crate::index::ready_index::ReadyIndex;
-use crate::index::reserved_index::ReservedIndex;
+use crate::index::reserved_index::{IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
+use crate::index::version::Span;
 
 /// An index that is ready to be queried.
 #[derive(Debug, Clone)]
 pub(crate) struct PreparedIndex {
     pub(crate) id: IndexId,
     pub(crate) ready: ReadyIndex,
-    /// How long reading the column took, if this run built the index; `None` for a cached index.
-    pub(crate) built: Option<Duration>,
+    /// What this run has built of it; `None` for a cached index.
+    pub(crate) built: Option<Built>,
     /// Whether it is on the CPU although devices were chosen.
     pub(crate) fell_back: bool,
+}
+
+/// What a run has built of an index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Built {
+    /// How long reading the column took.
+    pub(crate) load_time: Duration,
+    /// The rows that were indexed: all, or those after the parts of a cached index.
+    pub(crate) rows: usize,
 }
 
 impl PreparedIndex {
@@ -43,7 +53,7 @@ impl PreparedIndex {
         id: IndexId,
         reserved: Arc<ReservedIndex>,
         decision: &Decision,
-        built: Option<Duration>,
+        built: Option<Built>,
     ) -> Self {
         Self {
             id,
@@ -71,6 +81,21 @@ struct MissingIndex {
     data_type: DataType,
     index_use: IndexUse,
     decision: Option<Decision>,
+    /// The parts of a cached index of an older version that stay. The rows after these are read and indexed.
+    parts: Vec<IndexPart>,
+}
+
+/// Indexes that are not cached, and the scan of the rows that are read for them; `None` for that of all rows.
+#[derive(Default)]
+struct MissingIndexes {
+    scan: Option<RelationScan>,
+    indexes: Vec<MissingIndex>,
+}
+
+/// The parts of a cached index that stay, and the scan of the rows after these.
+struct Extension {
+    parts: Vec<IndexPart>,
+    tail: RelationScan,
 }
 
 /// The read of the columns that all builds of a run share.
@@ -111,13 +136,19 @@ impl<'a> IndexBuilder<'a> {
         let version = self.version(scan).await?;
 
         let mut prepared = vec![];
-        let mut missing = vec![];
+        // By the number of arrays or files before what is read.
+        let mut missing: BTreeMap<usize, MissingIndexes> = BTreeMap::new();
         for (id, index) in required.all() {
             let data_type = column_type(&scan.schema(), &id.column)?;
             let cached = self.cached(&id, version.as_ref(), &data_type);
             let mut decision = index.decision;
+            let rows = || {
+                cached
+                    .rows()
+                    .or_else(|| Some(cached.extension(scan)?.rows()))
+            };
             if decision.is_none()
-                && let Some(rows) = cached.rows()
+                && let Some(rows) = rows()
             {
                 decision = self.decide(&id, index.index_use, rows, &data_type).await?;
             }
@@ -128,11 +159,18 @@ impl<'a> IndexBuilder<'a> {
                     continue;
                 }
             }
-            missing.push(MissingIndex {
+            let on_cpu = decision.as_ref().filter(|d| d.target == Target::Cpu);
+            let extension = on_cpu.and_then(|_| cached.extension(scan));
+            let (parts, tail) = extension.map(|e| (e.parts, e.tail)).unzip();
+            let parts = parts.unwrap_or_default();
+            let missing = missing.entry(pieces(&parts)).or_default();
+            missing.scan = tail;
+            missing.indexes.push(MissingIndex {
                 id,
                 data_type,
                 index_use: index.index_use,
                 decision,
+                parts,
             });
         }
         // The limits may have been lowered since the cached indexes were built.
@@ -145,9 +183,15 @@ impl<'a> IndexBuilder<'a> {
         }
 
         let started = Instant::now();
-        let columns: BTreeSet<&str> = missing.iter().map(|m| m.id.column.as_str()).collect();
         let limit = options.index_memory_limit;
-        let columns = load_columns(label, scan, &columns, self.context, limit).await?;
+        let mut loaded = vec![];
+        for missing in missing.into_values() {
+            let scan = missing.scan.as_ref().unwrap_or(scan);
+            let columns = missing.indexes.iter().map(|m| m.id.column.as_str());
+            let columns = columns.collect();
+            let columns = load_columns(label, scan, &columns, self.context, limit).await?;
+            loaded.push((missing.indexes, columns));
+        }
         let load_time = started.elapsed();
         // The version is read again: an index is cached only if the data was the same before and after.
         let version = match version {
@@ -158,9 +202,11 @@ impl<'a> IndexBuilder<'a> {
             None => None,
         };
         let read = ColumnsRead { version, load_time };
-        for missing in missing {
-            let chunks = columns.chunks(&missing.id.column)?;
-            prepared.push(self.build_missing(missing, chunks, &read).await?);
+        for (missing, columns) in loaded {
+            for missing in missing {
+                let chunks = columns.chunks(&missing.id.column)?;
+                prepared.push(self.build_missing(missing, chunks, &read).await?);
+            }
         }
         Ok(prepared)
     }
@@ -170,7 +216,8 @@ impl<'a> IndexBuilder<'a> {
         let label = &self.required.label;
         match &self.required.source {
             RelationSource::Table { provider, .. } => {
-                read_version(label, scan, provider, self.context).await
+                let versioned = self.required.catalog.versioned();
+                read_version(label, scan, provider, versioned, self.context).await
             }
             RelationSource::Sent { plan, key: Some(_) } => {
                 version_of_files(label, plan, self.context).await
@@ -179,7 +226,7 @@ impl<'a> IndexBuilder<'a> {
         }
     }
 
-    /// Builds an index on the engine that is chosen for it, or else on the CPU.
+    /// Builds an index on the engine that is chosen for it, or else on the CPU. `chunks` are the rows after its parts.
     async fn build_missing(
         &self,
         missing: MissingIndex,
@@ -191,6 +238,7 @@ impl<'a> IndexBuilder<'a> {
             data_type,
             index_use,
             decision,
+            parts,
         } = missing;
         let decision = match decision {
             Some(decision) => decision,
@@ -204,12 +252,16 @@ impl<'a> IndexBuilder<'a> {
             label: self.required.column_label(&id.column),
             id: id.clone(),
             data_type,
+            span: read.span(&id.column, &parts),
             chunks,
             threads: self.options.threads(),
         };
-        let mut built = Some(read.load_time);
+        let mut built = Some(Built {
+            load_time: read.load_time,
+            rows: input.chunks.rows(),
+        });
         let Target::Devices(engine) = &decision.target else {
-            let index = self.build_on_cpu(&input).await?;
+            let index = self.build_on_cpu(&input, parts).await?;
             self.cache(&id, &Target::Cpu, &index, read);
             return Ok(PreparedIndex::new(id, index, &decision, built));
         };
@@ -233,7 +285,7 @@ impl<'a> IndexBuilder<'a> {
                 index
             }
             None => {
-                let index = self.build_on_cpu(&input).await?;
+                let index = self.build_on_cpu(&input, parts).await?;
                 self.cache(&id, &Target::Cpu, &index, read);
                 index
             }
@@ -282,8 +334,12 @@ impl<'a> IndexBuilder<'a> {
         }
     }
 
-    /// Builds the CPU engine's index.
-    async fn build_on_cpu(&self, input: &BuildInput) -> Result<Arc<ReservedIndex>> {
+    /// Builds the CPU engine's index of the rows after these parts.
+    async fn build_on_cpu(
+        &self,
+        input: &BuildInput,
+        parts: Vec<IndexPart>,
+    ) -> Result<Arc<ReservedIndex>> {
         let bytes = ColumnIndex::estimate_on_cpu(&input.chunks, &input.data_type);
         let limit = self.options.index_memory_limit;
         let pool = self.context.memory_pool();
@@ -294,7 +350,7 @@ impl<'a> IndexBuilder<'a> {
             .spawn(move |b, _| {
                 let extreme = b.id.extreme;
                 let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, extreme, b.threads)?;
-                Ok(ReservedIndex::new(index, memory, None))
+                ReservedIndex::extended(parts, index, memory, b.span)
             })
             .await
     }
@@ -328,7 +384,7 @@ impl<'a> IndexBuilder<'a> {
                     let extreme = b.id.extreme;
                     let index =
                         ColumnIndex::on_devices(&*engine, chunks, data_type, extreme, b.threads)?;
-                    Ok(ReservedIndex::new(index, memory, Some(on_device)))
+                    Ok(ReservedIndex::new(index, memory, Some(on_device), b.span))
                 })
                 .await;
             match built {
@@ -357,6 +413,24 @@ impl CachedIndexes<'_> {
         self.required.catalog.find(&key, &version, &self.value_type)
     }
 
+    /// How the CPU's index of an older version is extended to this one, if only rows were added and `scan` can be
+    /// restricted to these.
+    fn extension(&self, scan: &RelationScan) -> Option<Extension> {
+        let RelationSource::Table { .. } = self.required.source else {
+            return None;
+        };
+        let version = self.version?.of_column(&self.id.column);
+        let key = self.required.cache_key(self.id, &Target::Cpu)?;
+        let parts = self
+            .required
+            .catalog
+            .parts(&key, &version, &self.value_type);
+        let start = pieces(&parts);
+        let tail = (start > 0).then(|| scan.tail(start, version.span(start)));
+        let tail = tail??;
+        Some(Extension { parts, tail })
+    }
+
     /// The column's number of rows, if an index is cached on any engine.
     fn rows(&self) -> Option<usize> {
         let version = self.version?.of_column(&self.id.column);
@@ -369,6 +443,28 @@ impl CachedIndexes<'_> {
     }
 }
 
+impl Extension {
+    /// The rows of the parts, which are most of all.
+    fn rows(&self) -> usize {
+        self.parts.iter().map(IndexPart::rows).sum()
+    }
+}
+
+/// The arrays or files of these parts.
+fn pieces(parts: &[IndexPart]) -> usize {
+    parts.iter().map(|part| part.span.pieces).sum()
+}
+
+impl ColumnsRead {
+    /// What was read of a column after these parts, if the version is known.
+    fn span(&self, column: &str, parts: &[IndexPart]) -> Span {
+        let version = self.version.as_ref();
+        version.map_or_else(Span::default, |version| {
+            version.of_column(column).span(pieces(parts))
+        })
+    }
+}
+
 /// The input of a build.
 #[derive(Clone)]
 struct BuildInput {
@@ -376,6 +472,8 @@ struct BuildInput {
     id: IndexId,
     data_type: DataType,
     chunks: Chunks,
+    /// What the chunks are of the table's version.
+    span: Span,
     threads: usize,
 }
 

@@ -27,10 +27,21 @@ pub(crate) struct RangeLookupMetrics {
     indexes_built: Count,
     /// Number of indexes that an earlier query had built.
     indexes_reused: Count,
+    /// Metrics of indexes to which rows were added; registered with the first of these.
+    extended: OnceLock<ExtensionMetrics>,
     /// Metrics of indexes on devices; registered with the first of these.
     on_devices: OnceLock<DeviceMetrics>,
     partition: usize,
     set: ExecutionPlanMetricsSet,
+}
+
+/// Metrics of indexes to which rows were added.
+#[derive(Debug)]
+struct ExtensionMetrics {
+    /// Number of indexes of an earlier query that this query extended.
+    indexes_extended: Count,
+    /// Rows that were indexed for it: those that were added, and those that are indexed again together with them.
+    index_rows_added: Count,
 }
 
 /// Metrics of indexes on devices.
@@ -57,6 +68,7 @@ impl RangeLookupMetrics {
             index_rows: rows(summary(metrics)).gauge("index_rows", partition),
             indexes_built: count("indexes_built"),
             indexes_reused: count("indexes_reused"),
+            extended: OnceLock::new(),
             on_devices: OnceLock::new(),
             partition,
             set: metrics.clone(),
@@ -70,6 +82,16 @@ impl RangeLookupMetrics {
                 device_batches: summary(&self.set).counter("device_batches", self.partition),
                 device_bytes: device_bytes.gauge("device_bytes", self.partition),
                 cuda_fallbacks: summary(&self.set).counter("cuda_fallbacks", self.partition),
+            }
+        })
+    }
+
+    fn extended(&self) -> &ExtensionMetrics {
+        self.extended.get_or_init(|| {
+            let rows_added = rows(summary(&self.set));
+            ExtensionMetrics {
+                indexes_extended: summary(&self.set).counter("indexes_extended", self.partition),
+                index_rows_added: rows_added.counter("index_rows_added", self.partition),
             }
         })
     }
@@ -95,10 +117,15 @@ impl RangeLookupMetrics {
         }
         self.index_bytes.add(index.index_bytes());
         self.index_rows.add(index.rows());
-        if let Some(load_time) = prepared.built {
-            self.indexes_built.add(1);
+        if let Some(built) = prepared.built {
+            if built.rows < index.rows() {
+                self.extended().indexes_extended.add(1);
+                self.extended().index_rows_added.add(built.rows);
+            } else {
+                self.indexes_built.add(1);
+            }
             self.index_build_time.add_duration(index.build_time());
-            self.index_load_time.add_duration(load_time);
+            self.index_load_time.add_duration(built.load_time);
         } else {
             self.indexes_reused.add(1);
         }

@@ -15,12 +15,14 @@
 //!    engine of each index.
 //! 2. When the first row arrives, the relation finds the indexes in the session's catalog. It builds those that are
 //!    missing or stale ([`IndexBuilder`](index_builder::IndexBuilder)): reads the columns, builds on threads that may
-//!    block, and caches the indexes if the table can tell that nothing changed meanwhile.
+//!    block, and caches the indexes if the table can tell that nothing changed meanwhile. Where rows were added to a
+//!    table, it reads and indexes these alone, as a further part of the index.
 //! 3. For each batch the stream evaluates the bounds, queries each index once for all calls with the same bounds, and
 //!    appends the results. For devices, batches are first gathered to larger ones.
 //!
 //! Building takes O(n) for a column of n rows, and O(n log n) to rank strings first. Answering takes O(log n) per range
-//! in the worst case; a cached index leaves only this.
+//! in the worst case; a cached index leaves only this. Adding k rows to it takes O(k log n), amortised. A range with
+//! rows of several parts is answered in each.
 //!
 //! Memory: an index takes some 7 % of its column, plus a copy of the column where the keys can't be borrowed from it.
 //! Both are reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against

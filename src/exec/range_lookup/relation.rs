@@ -12,7 +12,7 @@ use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::RelationScan;
+use crate::exec::range_lookup::scan::{RelationScan, StatedScan};
 use crate::exec::range_lookup::source::RelationSource;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
@@ -68,7 +68,9 @@ impl Relation {
     /// The rows that its scan has read so far. A table in memory is not read.
     pub(crate) fn rows_read(&self) -> usize {
         match self.scan.get() {
-            Some(RelationScan::Plan(scan)) => rows_of_leaves(scan),
+            Some(RelationScan::Plan(plan) | RelationScan::Stated(StatedScan { plan, .. })) => {
+                rows_of_leaves(plan)
+            }
             _ => 0,
         }
     }
@@ -116,7 +118,9 @@ impl Relation {
     /// An error that names the columns that do not exist any more, and the provider's own.
     pub(crate) async fn plan_scan(&self, session: &dyn Session) -> Result<()> {
         let columns = self.required.columns();
-        let scan = self.required.source.plan_scan(session, &columns).await?;
+        let versioned = self.required.catalog.versioned();
+        let source = &self.required.source;
+        let scan = source.plan_scan(session, &columns, versioned).await?;
         // A relation is planned once, so the scan is not set yet.
         let _ = self.scan.set(scan);
         Ok(())

@@ -13,7 +13,7 @@ use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -27,7 +27,8 @@ use crate::common::options::ByteSize;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::index::sort_keys::Chunks;
-use crate::index::version::{FileVersion, Version};
+use crate::index::table_version::{TableVersion, VersionedTypes};
+use crate::index::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]
@@ -39,6 +40,18 @@ pub(crate) enum RelationScan {
     },
     /// A plan of these columns.
     Plan(Arc<dyn ExecutionPlan>),
+    /// A plan of these columns of a table that states its version.
+    Stated(StatedScan),
+}
+
+/// A plan of columns of a table that states its version.
+#[derive(Debug, Clone)]
+pub(crate) struct StatedScan {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    /// The version that was stated when the scan was planned.
+    version: TableVersion,
+    /// The rows at the beginning that are not needed.
+    skipped: usize,
 }
 
 impl RelationScan {
@@ -46,7 +59,47 @@ impl RelationScan {
     pub(crate) fn schema(&self) -> SchemaRef {
         match self {
             Self::Memory { schema, .. } => Arc::clone(schema),
-            Self::Plan(plan) => plan.schema(),
+            Self::Plan(plan) | Self::Stated(StatedScan { plan, .. }) => plan.schema(),
+        }
+    }
+
+    /// The scan of the arrays, files or stated parts of this span alone, which begins with number `first`; all others
+    /// are before it. `None` if it can't be made of this one.
+    pub(crate) fn tail(&self, first: usize, span: Span) -> Option<Self> {
+        let pieces = first + span.pieces;
+        match self {
+            Self::Memory { schema, columns } => {
+                let columns = columns.iter().map(|(name, arrays)| {
+                    let tail = arrays.get(first..).filter(|_| arrays.len() == pieces)?;
+                    Some((name.clone(), tail.to_vec()))
+                });
+                Some(Self::Memory {
+                    schema: Arc::clone(schema),
+                    columns: columns.collect::<Option<_>>()?,
+                })
+            }
+            Self::Plan(plan) => {
+                let source = plan.downcast_ref::<DataSourceExec>()?;
+                let files = source.data_source().downcast_ref::<FileScanConfig>()?;
+                let all: Vec<_> = files.file_groups.iter().flat_map(FileGroup::iter).collect();
+                // A file that is scanned in parts is one of the version.
+                if all.len() != pieces || source.fetch().is_some() {
+                    return None;
+                }
+                let tail = all[first..].iter().map(|file| (*file).clone());
+                let files = FileScanConfigBuilder::from(files.clone())
+                    .with_file_groups(vec![FileGroup::new(tail.collect())])
+                    .build();
+                Some(Self::Plan(DataSourceExec::from_data_source(files)))
+            }
+            Self::Stated(whole) => {
+                let skipped = usize::try_from(whole.version.rows_of(0, first)).ok()?;
+                let tail = StatedScan {
+                    skipped,
+                    ..whole.clone()
+                };
+                (whole.version.parts() == pieces).then_some(Self::Stated(tail))
+            }
         }
     }
 
@@ -109,6 +162,7 @@ pub(crate) async fn plan_table_scan(
     name: &ColumnRef,
     provider: &Arc<dyn TableProvider>,
     columns: &BTreeSet<String>,
+    versioned: &VersionedTypes,
 ) -> Result<RelationScan> {
     let schema = provider.schema();
     let indices = columns.iter().map(|column| match schema.index_of(column) {
@@ -122,6 +176,7 @@ pub(crate) async fn plan_table_scan(
     if let Some(table) = provider.downcast_ref::<MemTable>() {
         return RelationScan::of_table(table, &projection).await;
     }
+    let version = versioned.version(provider.as_ref());
     let plan = match session.as_any().downcast_ref::<SessionState>() {
         Some(state) => {
             let state = scan_state(state)?;
@@ -129,7 +184,15 @@ pub(crate) async fn plan_table_scan(
         }
         None => provider.scan(session, Some(&projection), &[], None).await,
     };
-    RelationScan::of_plan(plan?)
+    // The scan is of the version before and after it is planned, if these are the same.
+    match version.filter(|version| versioned.version(provider.as_ref()).as_ref() == Some(version)) {
+        Some(version) => Ok(RelationScan::Stated(StatedScan {
+            plan: plan?,
+            version,
+            skipped: 0,
+        })),
+        None => RelationScan::of_plan(plan?),
+    }
 }
 
 /// Configures a session to scan the current files in the order of their paths: in one partition, with their list and
@@ -168,6 +231,7 @@ enum Data {
         /// The time before the metadata was requested.
         requested: SystemTime,
     },
+    Stated(TableVersion),
 }
 
 impl ScanVersion {
@@ -192,6 +256,7 @@ impl ScanVersion {
                 .cloned()
                 .unwrap_or_else(|| Version::from_arrays(&[])),
             Data::Files { version, .. } => version.clone(),
+            Data::Stated(version) => Version::Stated(version.clone()),
         }
     }
 
@@ -207,6 +272,7 @@ impl ScanVersion {
                     requested,
                 },
             ) => after.matches(before) && before.is_settled_at(*requested),
+            (Data::Stated(after), Data::Stated(before)) => after == before,
             _ => false,
         }
     }
@@ -221,9 +287,15 @@ pub(crate) async fn read_version(
     table: &str,
     scan: &RelationScan,
     provider: &Arc<dyn TableProvider>,
+    versioned: &VersionedTypes,
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
     let scan = match scan {
+        RelationScan::Stated(StatedScan { version, .. }) => {
+            let now = versioned.version(provider.as_ref());
+            let now = now.filter(|now| now == version);
+            return Ok(now.map(|version| ScanVersion(Data::Stated(version))));
+        }
         RelationScan::Memory { columns, .. } => {
             let columns = columns.iter();
             let versions =
@@ -289,7 +361,8 @@ impl LoadedColumns {
 /// Reads columns from a scan, partition after partition. A table in memory is not copied.
 ///
 /// # Errors
-/// Those of the scan; "Resources exhausted" if the columns exceed the limit or the session's memory pool.
+/// Those of the scan; an execution error if it has not the rows that its version states; "Resources exhausted" if the
+/// columns exceed the limit or the session's memory pool.
 pub(crate) async fn load_columns(
     relation: &str,
     scan: &RelationScan,
@@ -297,7 +370,7 @@ pub(crate) async fn load_columns(
     context: &Arc<TaskContext>,
     limit: ByteSize,
 ) -> Result<LoadedColumns> {
-    let scan = match scan {
+    let (scan, stated) = match scan {
         RelationScan::Memory {
             columns: in_memory, ..
         } => {
@@ -310,8 +383,10 @@ pub(crate) async fn load_columns(
                 memory: None,
             });
         }
-        RelationScan::Plan(scan) => scan,
+        RelationScan::Plan(scan) => (scan, None),
+        RelationScan::Stated(stated) => (&stated.plan, Some(stated)),
     };
+    let (mut rows, skipped) = (0, stated.map_or(0, |stated| stated.skipped));
     let schema = scan.schema();
     let indices = columns
         .iter()
@@ -324,6 +399,13 @@ pub(crate) async fn load_columns(
     for partition in 0..scan.properties().output_partitioning().partition_count() {
         let mut batches = scan.execute(partition, Arc::clone(context))?;
         while let Some(batch) = batches.next().await.transpose()? {
+            let before = skipped.saturating_sub(rows).min(batch.num_rows());
+            rows += batch.num_rows();
+            let batch = match before {
+                0 => batch,
+                all if all == batch.num_rows() => continue,
+                _ => batch.slice(before, batch.num_rows() - before),
+            };
             for (column, i) in &indices {
                 let array = batch.column(*i);
                 reservation.try_grow(array.get_array_memory_size())?;
@@ -339,6 +421,14 @@ pub(crate) async fn load_columns(
                 }
             }
         }
+    }
+    if let Some(StatedScan { version, .. }) = stated
+        && rows as u64 != version.rows()
+    {
+        return exec_err!(
+            "the scan of {relation} has returned {rows} rows, where its version states {}: see datafusion_rmq::VersionedTable",
+            version.rows()
+        );
     }
     Ok(LoadedColumns {
         columns: loaded,

@@ -14,6 +14,7 @@ use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::{RepeatedPlan, ScanPlan};
 use crate::exec::common::statistics::{exact, exact_rows};
 use crate::exec::range_lookup::scan::{RelationScan, plan_table_scan};
+use crate::index::table_version::VersionedTypes;
 
 /// The source of a relation's rows.
 #[derive(Debug)]
@@ -78,11 +79,12 @@ impl RelationSource {
         &self,
         session: &dyn Session,
         columns: &BTreeSet<String>,
+        versioned: &VersionedTypes,
     ) -> Result<RelationScan> {
         match self {
             Self::Query(plan) | Self::Sent { plan, .. } => RelationScan::of_plan(Arc::clone(plan)),
             Self::Table { name, provider } => {
-                plan_table_scan(session, name, provider, columns).await
+                plan_table_scan(session, name, provider, columns, versioned).await
             }
         }
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rmq_engine::cpu::{CpuEngine, SearchKey, Simd};
-use rmq_engine::{BuildOptions, Column, Crossings, EngineError, Index, Key, RangeEnd, Validity};
+use rmq_engine::{BuildOptions, Column, Crossings, EngineError, Index, Key, RangeEnd};
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{
-    Case, DATA, NULLS, Nulls, Width, compare_all_listings, compare_crossings, compare_listings,
-    ranges, small, thresholds,
+    Case, DATA, NULLS, Nulls, Width, chunks, compare_all_listings, compare_crossings,
+    compare_listings, ranges, small, thresholds,
 };
 
 /// Checks one column with every instruction set, and its lazily built index before and after the build.
@@ -134,26 +134,6 @@ fn listings_of_many_ranges_with_many_rows() {
             }
         }
     }
-}
-
-/// Splits a column into chunks of any length.
-fn chunks<K: Width>(case: &Case<K>, random: &mut Random) -> Vec<Column<K>> {
-    let (mut chunks, mut from) = (vec![], 0);
-    let most = random.below(300) + 1;
-    while from < case.keys.len() {
-        let to = case.keys.len().min(from + random.below(most) + 1);
-        let bits = case.keys[from..to].iter();
-        let bits: Vec<K> = bits.map(|key| case.encoding.decode(*key)).collect();
-        let mut bitmap = vec![0_u8; (to - from).div_ceil(8)];
-        for (i, valid) in case.valid[from..to].iter().enumerate() {
-            bitmap[i / 8] |= u8::from(*valid) << (i % 8);
-        }
-        let column = Column::new(Arc::new(bits), case.encoding);
-        let column = column.with_validity(Validity::new(Arc::new(bitmap), 0));
-        chunks.push(column.expect("the bitmap covers the chunk"));
-        from = to;
-    }
-    chunks
 }
 
 fn check_lazy<K: Width + SearchKey>(random: &mut Random) {

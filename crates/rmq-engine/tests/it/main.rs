@@ -12,4 +12,5 @@ mod float_case;
 mod join_case;
 mod key_search;
 mod oracle;
+mod segmented;
 mod smallest;

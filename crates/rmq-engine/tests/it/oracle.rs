@@ -552,3 +552,23 @@ pub fn compare_all_listings<K: Width>(
         }
     }
 }
+
+/// Splits a column into chunks of any length.
+pub fn chunks<K: Width>(case: &Case<K>, random: &mut Random) -> Vec<Column<K>> {
+    let (mut chunks, mut from) = (vec![], 0);
+    let most = random.below(300) + 1;
+    while from < case.keys.len() {
+        let to = case.keys.len().min(from + random.below(most) + 1);
+        let bits = case.keys[from..to].iter();
+        let bits: Vec<K> = bits.map(|key| case.encoding.decode(*key)).collect();
+        let mut bitmap = vec![0_u8; (to - from).div_ceil(8)];
+        for (i, valid) in case.valid[from..to].iter().enumerate() {
+            bitmap[i / 8] |= u8::from(*valid) << (i % 8);
+        }
+        let column = Column::new(Arc::new(bits), case.encoding);
+        let column = column.with_validity(Validity::new(Arc::new(bitmap), 0));
+        chunks.push(column.expect("the bitmap covers the chunk"));
+        from = to;
+    }
+    chunks
+}

@@ -14,7 +14,12 @@ fn never() -> AtomicBool {
 }
 
 /// Compares the smallest values of some ranges with those of a stable sort.
-fn compare<K: Width>(index: &dyn RangeIndex<K>, case: &Case<K>, random: &mut Random, what: &str) {
+pub fn compare<K: Width>(
+    index: &dyn RangeIndex<K>,
+    case: &Case<K>,
+    random: &mut Random,
+    what: &str,
+) {
     let n = case.keys.len();
     let (left, right) = ranges(n, 60, random);
     let most = [1, 4, 40, usize::MAX][random.below(4)];

@@ -1,0 +1,149 @@
+//! What a table provider states about the version of its data, for tables that are neither in memory nor of files.
+
+use std::any::{TypeId, type_name};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::catalog::TableProvider;
+
+/// A table provider that states the version of its rows, so that indexes of its columns are kept between queries.
+///
+/// Snapshots of Delta Lake, Iceberg and Lance are such versions. The session finds the trait once its type is
+/// registered with [`register_versioned`](crate::register_versioned).
+///
+/// An index that is used for other rows than its own gives wrong answers, so an implementation has to ensure that:
+///
+/// - A scan returns the rows of the version that was stated when it was planned, whatever happens to the table later.
+/// - A scan of all rows with `target_partitions = 1` returns them in the order of the version's parts, partition after
+///   partition, and of one version always in the same order. Positions count them so.
+/// - Equal versions have equal rows: see [`TableVersion`].
+pub trait VersionedTable: TableProvider {
+    /// The version of the rows that a scan that is planned now returns; `None` if it is not known. Called several times
+    /// for each query that uses positions of the table, so it should not ask a store.
+    fn version(&self) -> Option<TableVersion>;
+}
+
+/// One version of a table's rows: parts that never change, such as files or snapshots, in the order of a scan.
+///
+/// Two versions are equal if they are of the same table and have the same parts. One that has all parts of an older one
+/// and then others extends it: only the rows of these are indexed. A table that knows no parts has a single one, whose
+/// id is that of the snapshot.
+///
+/// ```
+/// use datafusion_rmq::TableVersion;
+///
+/// let before = TableVersion::new("2b1c7a0e").with_part("0001.parquet", 5_000);
+/// let after = before.clone().with_part("0002.parquet", 200);
+/// assert_eq!((after.rows(), after == before), (5_200, false));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct TableVersion {
+    table: Arc<[u8]>,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Part {
+    id: Arc<[u8]>,
+    rows: u64,
+}
+
+impl TableVersion {
+    /// A version without rows of the table with this id, which no other table has: not one of the same name in another
+    /// catalog, and not one that is created under its name after it was dropped. A UUID is such an id, or a location
+    /// that is used once.
+    pub fn new(table: impl Into<Vec<u8>>) -> Self {
+        Self {
+            table: Arc::from(table.into()),
+            parts: vec![],
+        }
+    }
+
+    /// The version with the rows of one more part after its own.
+    ///
+    /// `id` tells the part from all others that the table ever has: one with other rows, or with the same in another
+    /// order, has another id. Where rows of a file are deleted, what tells which belongs to the id.
+    #[must_use]
+    pub fn with_part(mut self, id: impl Into<Vec<u8>>, rows: u64) -> Self {
+        let id = Arc::from(id.into());
+        self.parts.push(Part { id, rows });
+        self
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows_of(0, self.parts.len())
+    }
+
+    /// Number of parts.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Number of rows of the parts from one to another, which is excluded.
+    pub(crate) fn rows_of(&self, from: usize, to: usize) -> u64 {
+        let parts = self.parts.iter().take(to).skip(from);
+        parts.map(|part| part.rows).sum()
+    }
+
+    /// The number of parts of an older version, if this one begins with all of them.
+    pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
+        let begins_so = self.table == older.table && self.parts.starts_with(&older.parts);
+        begins_so.then_some(older.parts.len())
+    }
+}
+
+impl fmt::Debug for TableVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableVersion")
+            .field("table", &String::from_utf8_lossy(&self.table))
+            .field("parts", &self.parts.len())
+            .field("rows", &self.rows())
+            .finish()
+    }
+}
+
+/// The types of table providers that state versions. A `TableProvider` can only be asked for its own type, not for a
+/// trait.
+#[derive(Default)]
+pub(crate) struct VersionedTypes(Mutex<Vec<VersionedType>>);
+
+#[derive(Clone, Copy)]
+struct VersionedType {
+    id: TypeId,
+    name: &'static str,
+    version: fn(&dyn TableProvider) -> Option<TableVersion>,
+}
+
+impl VersionedTypes {
+    /// Adds a type.
+    pub(crate) fn add<T: VersionedTable>(&self) {
+        let added = VersionedType {
+            id: TypeId::of::<T>(),
+            name: type_name::<T>(),
+            version: |table| table.downcast_ref::<T>()?.version(),
+        };
+        let mut types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if types.iter().all(|known| known.id != added.id) {
+            types.push(added);
+        }
+    }
+
+    /// The version that a table states now.
+    pub(crate) fn version(&self, table: &dyn TableProvider) -> Option<TableVersion> {
+        // The lock is released before a provider is called.
+        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = types.clone();
+        types.iter().find_map(|known| (known.version)(table))
+    }
+}
+
+impl fmt::Debug for VersionedTypes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list()
+            .entries(types.iter().map(|t| t.name))
+            .finish()
+    }
+}

@@ -1,0 +1,283 @@
+//! Tables that state their versions: indexes of their columns are kept, extended, and never used for other rows.
+
+use std::sync::{Arc, Mutex};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::Result;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::logical_expr::{Expr, TableType};
+use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::prelude::SessionContext;
+use datafusion_rmq::{TableVersion, VersionedTable, register_versioned};
+use rmq_testing::{Random, cases};
+
+use crate::appended::{Work, answer, without_keeping};
+use crate::staleness::numbers;
+use crate::support::{bigint, cpu_session, error, run};
+
+/// Seeds of cases that failed in the past.
+const FAILED: [u64; 0] = [];
+
+/// A table of parts that never change, whose arrays are new for each scan, as if they were read from a store.
+#[derive(Debug)]
+struct Parts {
+    id: String,
+    parts: Mutex<Vec<(u64, Vec<i64>)>>,
+    partitions: usize,
+    /// Whether the version is known.
+    is_stated: bool,
+    /// Rows that are stated and do not exist.
+    wrong_rows: u64,
+}
+
+impl Parts {
+    fn new(id: &str, parts: Vec<(u64, Vec<i64>)>) -> Self {
+        Self {
+            id: id.to_string(),
+            parts: Mutex::new(parts),
+            partitions: 1,
+            is_stated: true,
+            wrong_rows: 0,
+        }
+    }
+
+    fn register(self, ctxs: &[&SessionContext]) -> Arc<Self> {
+        let table = Arc::new(self);
+        for ctx in ctxs {
+            ctx.deregister_table("t").expect("a schema");
+            let table = Arc::clone(&table);
+            ctx.register_table("t", table).expect("no such table");
+        }
+        table
+    }
+
+    fn add(&self, id: u64, values: Vec<i64>) {
+        self.parts.lock().unwrap().push((id, values));
+    }
+}
+
+#[async_trait::async_trait]
+impl TableProvider for Parts {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]))
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        _session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let parts = self.parts.lock().unwrap();
+        let batches = parts.iter().map(|(_, values)| {
+            let column = numbers(values.iter().copied());
+            RecordBatch::try_new(self.schema(), vec![column]).expect("one column")
+        });
+        let batches: Vec<_> = batches.collect();
+        let most = batches.len().div_ceil(self.partitions).max(1);
+        let mut partitions: Vec<_> = batches.chunks(most).map(<[_]>::to_vec).collect();
+        partitions.resize(self.partitions.max(partitions.len()), vec![]);
+        let scan =
+            MemorySourceConfig::try_new_exec(&partitions, self.schema(), projection.cloned())?;
+        Ok(scan)
+    }
+}
+
+impl VersionedTable for Parts {
+    fn version(&self) -> Option<TableVersion> {
+        let parts = self.parts.lock().unwrap();
+        let version = parts.iter().fold(
+            TableVersion::new(self.id.as_str()),
+            |version, (id, values)| {
+                let rows = values.len() as u64 + self.wrong_rows;
+                version.with_part(id.to_le_bytes(), rows)
+            },
+        );
+        self.is_stated.then_some(version)
+    }
+}
+
+/// A session that keeps indexes of such tables, and one that keeps nothing.
+fn sessions() -> (SessionContext, SessionContext) {
+    let ctx = cpu_session();
+    register_versioned::<Parts>(&ctx).expect("range queries are registered");
+    (ctx, without_keeping())
+}
+
+const LOWEST: &str = "SELECT range_min('t.v', 0, 1000), range_argmin('t.v', 0, 1000)";
+
+/// What a query did, whose answer is that of the session that keeps nothing.
+async fn work(ctx: &SessionContext, plain: &SessionContext) -> (usize, usize, usize, usize) {
+    let (expected, _) = answer(plain, LOWEST).await;
+    let (rows, work) = answer(ctx, LOWEST).await;
+    assert_eq!(rows, expected);
+    let Work {
+        built,
+        extended,
+        reused,
+        added,
+    } = work;
+    (built, extended, reused, added)
+}
+
+#[tokio::test]
+async fn indexes_are_kept_while_the_version_is_the_same() {
+    let (ctx, plain) = sessions();
+    let first = || vec![(1, vec![5, 3, 8, 4, 4, 4, 4, 4, 4]), (2, vec![7])];
+    let table = Parts::new("a", first()).register(&[&ctx, &plain]);
+    assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
+    assert_eq!(work(&ctx, &plain).await, (0, 0, 1, 0));
+    // Another object of the same version.
+    let table = {
+        drop(table);
+        Parts::new("a", first()).register(&[&ctx, &plain])
+    };
+    assert_eq!(work(&ctx, &plain).await, (0, 0, 1, 0));
+    // Parts that are added.
+    table.add(3, vec![2, 9]);
+    assert_eq!(work(&ctx, &plain).await, (0, 1, 0, 2));
+    table.add(4, vec![]);
+    assert_eq!(work(&ctx, &plain).await, (0, 1, 0, 0));
+    assert_eq!(work(&ctx, &plain).await, (0, 0, 1, 0));
+    // An index with a name is that of later versions, too.
+    run(&ctx, "CREATE INDEX low ON t USING rmq (v)")
+        .await
+        .unwrap();
+    table.add(6, vec![0]);
+    assert_eq!(work(&ctx, &plain).await, (0, 1, 0, 3));
+    // The index of maxima, which no query has looked for, has a row less.
+    let named = "SELECT CAST(sum(rows) AS BIGINT) FROM rmq_indexes() WHERE name = 'low'";
+    assert_eq!(bigint(&ctx, named).await, Some(13 + 12));
+    // Another part in the place of one.
+    table.parts.lock().unwrap()[0] = (5, vec![1, 1, 1]);
+    assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
+    // Parts are gone.
+    table.parts.lock().unwrap().truncate(3);
+    assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
+    // Another table with parts of the same ids.
+    Parts::new("b", vec![(5, vec![6, 6, 6]), (2, vec![0]), (3, vec![6, 6])])
+        .register(&[&ctx, &plain]);
+    assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
+}
+
+#[tokio::test]
+async fn nothing_is_kept_without_a_version() {
+    let (ctx, plain) = sessions();
+    let parts = || vec![(1, vec![5, 3, 8])];
+    let unknown = Parts {
+        is_stated: false,
+        ..Parts::new("a", parts())
+    };
+    unknown.register(&[&ctx, &plain]);
+    for _ in 0..2 {
+        assert_eq!(work(&ctx, &plain).await.0, 1);
+    }
+    let kept = "SELECT count(*) FROM rmq_indexes()";
+    assert_eq!(bigint(&ctx, kept).await, Some(0));
+    // The type is not registered.
+    let other = cpu_session();
+    Parts::new("a", parts()).register(&[&other]);
+    for _ in 0..2 {
+        assert_eq!(work(&other, &plain).await.0, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_plan_answers_for_the_version_that_it_was_planned_for() {
+    let (ctx, plain) = sessions();
+    let table = Parts::new("a", vec![(1, vec![5, 3, 8])]).register(&[&ctx, &plain]);
+    let plan = ctx.sql(LOWEST).await.unwrap();
+    let planned = plan.create_physical_plan().await.unwrap();
+    table.add(2, vec![1, 0]);
+    // The present version is indexed meanwhile.
+    assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
+    for _ in 0..2 {
+        let plan = Arc::clone(&planned).reset_state().unwrap();
+        let rows = collect(plan, ctx.task_ctx()).await.unwrap();
+        assert_eq!(crate::range_join::lines(&rows), ["3 | 1"]);
+        assert_eq!(work(&ctx, &plain).await, (0, 0, 1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_version_of_other_rows_is_an_error() {
+    let (ctx, _) = sessions();
+    let wrong = Parts {
+        wrong_rows: 1,
+        ..Parts::new("a", vec![(1, vec![5, 3, 8])])
+    };
+    wrong.register(&[&ctx]);
+    let message = error(&ctx, LOWEST).await;
+    assert!(
+        message.contains("the scan of t has returned 3 rows, where its version states 4"),
+        "{message}"
+    );
+    let error = register_versioned::<Parts>(&SessionContext::new()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("call datafusion_rmq::register"),
+        "{message}"
+    );
+}
+
+#[test]
+fn changes_in_any_order_leave_no_stale_answer() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut extended = 0;
+    for case in cases("stated versions", &FAILED, 10) {
+        let random = &mut Random::of_case(case);
+        let mut next_id = 0_u64;
+        let mut part = |random: &mut Random| {
+            next_id += 1;
+            let rows = [0, 1, 2, 30, 300][random.below(5)];
+            let values = (0..rows).map(|_| random.below(50) as i64);
+            (next_id, values.collect::<Vec<_>>())
+        };
+        runtime.block_on(async {
+            let (ctx, plain) = sessions();
+            let mut table = Parts::new("0", vec![]).register(&[&ctx, &plain]);
+            for step in 0..40 {
+                match random.below(8) {
+                    0..4 => {
+                        let (id, values) = part(random);
+                        table.add(id, values);
+                    }
+                    4 => drop(table.parts.lock().unwrap().pop()),
+                    5 => {
+                        let mut parts = table.parts.lock().unwrap();
+                        let at = random.below(parts.len() + 1);
+                        parts.insert(at, part(random));
+                    }
+                    6 => {
+                        // Another object, in other partitions, of the same table or of another one.
+                        let parts = table.parts.lock().unwrap().clone();
+                        let id = [table.id.clone(), step.to_string()][random.below(2)].clone();
+                        let copy = Parts {
+                            partitions: 1 + random.below(3),
+                            ..Parts::new(&id, parts)
+                        };
+                        table = copy.register(&[&ctx, &plain]);
+                    }
+                    _ => {}
+                }
+                let (left, right) = (random.below(400), random.below(1_500));
+                let sql = format!(
+                    "SELECT range_min('t.v', {left}, {right}), range_argmax('t.v', {left}, {right}), \
+                     range_smallest('t.v', 3, {right}, 5), range_last_at_least('t.v', 0, {right}, 40)"
+                );
+                let (expected, _) = answer(&plain, &sql).await;
+                let (rows, work) = answer(&ctx, &sql).await;
+                assert_eq!(rows, expected, "{sql}");
+                extended += work.extended;
+            }
+        });
+    }
+    assert!(extended > 0, "no index was extended");
+}
