@@ -15,6 +15,8 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{NestedLoopJoinExec, PiecewiseMergeJoinExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
 };
@@ -79,7 +81,7 @@ impl QueryPlanner for SendPlans {
         if is_described || !reads_files(&plan)? {
             return Ok(plan);
         }
-        let plan = in_one_task(plan)?;
+        let plan = sorted_after_exchanges(in_one_task(plan)?)?;
         check_all_windows(&plan)?;
         plan.apply(|operator| {
             check(operator)?;
@@ -102,21 +104,56 @@ fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 }
 
 /// Refuses what Ballista 55 would divide so that rows are lost or repeated.
+///
+/// It plans the input of each exchange again, up to the exchanges below, whose rows have no order then: it would put
+/// rows together without their order, or without a limit.
 fn check(operator: &Arc<dyn ExecutionPlan>) -> Result<()> {
     if let Some(exchange) = operator.downcast_ref::<RepartitionExec>() {
-        let is_known = matches!(
-            exchange.partitioning(),
+        let partitioning = exchange.partitioning();
+        if !matches!(
+            partitioning,
             Partitioning::Hash(..) | Partitioning::RoundRobinBatch(_)
-        );
-        // Ballista takes others out, and writes the rows of those that keep an order without it.
-        if !is_known || exchange.preserve_order() {
+        ) {
             return plan_err!(
-                "Ballista 55 does not execute this exchange of rows as it is: {}",
-                exchange.partitioning()
+                "Ballista 55 leaves out an exchange of rows that is not by hash: {partitioning}"
             );
         }
+    } else if !operator.is::<CoalescePartitionsExec>() {
+        return Ok(());
     }
+    operator.children()[0].apply(|below| {
+        let is_merge = below.is::<SortPreservingMergeExec>();
+        let is_coalesce = below.is::<CoalescePartitionsExec>();
+        if is_merge || is_coalesce && below.fetch().is_some() {
+            return plan_err!(
+                "Ballista 55 loses ORDER BY and LIMIT of a subquery whose rows are exchanged: write them to a table first, \
+                 or ask one node"
+            );
+        }
+        let is_boundary = is_coalesce || below.is::<RepartitionExec>();
+        Ok(if is_boundary { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
+    })?;
     Ok(())
+}
+
+/// Sorts after exchanges that keep an order, which Ballista writes without it.
+fn sorted_after_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = plan.transform_up(|plan| {
+        let exchange = plan.downcast_ref::<RepartitionExec>();
+        let Some(exchange) = exchange.filter(|exchange| exchange.preserve_order()) else {
+            return Ok(Transformed::no(plan));
+        };
+        let order = plan.output_ordering().cloned();
+        let partitioning = exchange.partitioning().clone();
+        let rows = RepartitionExec::try_new(Arc::clone(exchange.input()), partitioning)?;
+        Ok(Transformed::yes(match order {
+            Some(order) => {
+                Arc::new(SortExec::new(order, Arc::new(rows)).with_preserve_partitioning(true))
+            }
+            None => Arc::new(rows),
+        }))
+    })?;
+    Ok(plan.data)
 }
 
 /// Gives joins without equality keys that return rows of their left side one task: each task reads that side whole, and

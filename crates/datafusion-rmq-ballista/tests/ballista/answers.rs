@@ -42,7 +42,7 @@ async fn sent(one: &SessionContext, scheduler: &str, mode: JoinModeChoice) -> Se
 }
 
 /// The most partitions of a stage with a range join. An executor with one core executes each as a task.
-fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> usize {
+pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> usize {
     let Some(sent) = plan.downcast_ref::<SentExec>() else {
         return 0;
     };

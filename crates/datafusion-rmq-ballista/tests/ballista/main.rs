@@ -5,4 +5,5 @@ mod answers;
 mod files;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
+mod random;
 mod support;
