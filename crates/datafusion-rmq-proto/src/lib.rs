@@ -31,3 +31,4 @@ mod windows;
 pub use carrier::CarriedExec;
 pub use codec::RmqCodec;
 pub use portable::portable;
+pub use windows::check_all_windows;

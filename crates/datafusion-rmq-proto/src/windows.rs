@@ -14,7 +14,7 @@ use datafusion_rmq::physical_plan::WindowFrameExec;
 ///
 /// # Errors
 /// As [`check_windows`].
-pub(crate) fn check_all_windows(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+pub fn check_all_windows(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     plan.apply(|operator| {
         if let Some(frames) = operator.downcast_ref::<WindowFrameExec>() {
             check_windows(frames.window().as_ref())?;

@@ -2,6 +2,8 @@
 
 mod answers;
 mod faults;
+#[path = "../../../datafusion-rmq-proto/tests/codec/files.rs"]
+mod files;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
 mod random;

@@ -11,13 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use datafusion::common::tree_node::TreeNode;
-use datafusion::error::Result;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
-use datafusion_rmq::physical_plan::RangeJoinExec;
 use datafusion_rmq::{ByteSize, JoinModeChoice, RmqOptions};
 use datafusion_rmq_distributed::worker;
 use datafusion_rmq_proto::RmqCodec;
@@ -26,7 +22,7 @@ use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::answers::most_tasks_of_joins;
 use crate::support::{CLUSTER, Workers, distributed_in, lines, local_in, run, start};
 
-use queries::Query;
+use queries::{Query, is_defined};
 use tables::Tables;
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
@@ -114,20 +110,6 @@ async fn open(random: &mut Random, tables: &Tables) -> Sessions {
             "{num_workers} workers, {partitions} partitions, mode {mode}, range joins {choice}"
         ),
     }
-}
-
-/// Whether it is defined which row the first and last values of a query are of: an aggregate of DataFusion above a join
-/// sees rows in any order.
-async fn is_defined(ctx: &SessionContext, sql: &str) -> Result<bool> {
-    if !sql.contains("_value(") {
-        return Ok(true);
-    }
-    let frame = datafusion_rmq::sql(ctx, sql).await?;
-    let plan = frame.create_physical_plan().await?;
-    plan.exists(|plan| {
-        let text = displayable(plan.as_ref()).one_line().to_string();
-        Ok(plan.is::<RangeJoinExec>() && text.contains("_value("))
-    })
 }
 
 /// Compares a query.

@@ -1,5 +1,10 @@
 //! Queries drawn at random.
 
+use datafusion::common::tree_node::TreeNode;
+use datafusion::error::Result;
+use datafusion::physical_plan::displayable;
+use datafusion::prelude::SessionContext;
+use datafusion_rmq::physical_plan::RangeJoinExec;
 use rmq_testing::Random;
 
 use super::tables::{Key, Tables};
@@ -14,6 +19,20 @@ pub struct Query {
 
 /// The pairs of rows that a query may return.
 const MAX_PAIRS: usize = 40_000;
+
+/// Whether it is defined which row the first and last values of a query are of: an aggregate of DataFusion above a join
+/// sees rows in any order.
+pub async fn is_defined(ctx: &SessionContext, sql: &str) -> Result<bool> {
+    if !sql.contains("_value(") {
+        return Ok(true);
+    }
+    let frame = datafusion_rmq::sql(ctx, sql).await?;
+    let plan = frame.create_physical_plan().await?;
+    plan.exists(|plan| {
+        let text = displayable(plan.as_ref()).one_line().to_string();
+        Ok(plan.is::<RangeJoinExec>() && text.contains("_value("))
+    })
+}
 
 struct Generator<'a> {
     random: &'a mut Random,

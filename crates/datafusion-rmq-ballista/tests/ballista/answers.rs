@@ -1,0 +1,159 @@
+//! Queries return what one node returns, ties included, with their joins in several tasks.
+
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::serde::{
+    BallistaCodec, BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec,
+};
+use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
+use datafusion::common::tree_node::TreeNode;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
+use datafusion::prelude::SessionContext;
+use datafusion_rmq::JoinModeChoice;
+use datafusion_rmq::physical_plan::RangeJoinExec;
+use datafusion_rmq_ballista::{SentExec, codec};
+use datafusion_rmq_proto::RmqCodec;
+
+use crate::files::{lines, move_to_files, run};
+use crate::queries::{QUERIES, TABLES};
+use crate::support::{local, on_executors, start, start_with};
+
+/// The tables of the queries in files, in a session of one node.
+async fn tables() -> SessionContext {
+    let one = local();
+    for table in TABLES {
+        run(&one, table).await;
+    }
+    move_to_files(&one).await.expect("files");
+    run(&one, "SET rmq.range_joins = 'always'").await;
+    one
+}
+
+/// The same tables in a session that has executors.
+async fn sent(one: &SessionContext, scheduler: &str, mode: JoinModeChoice) -> SessionContext {
+    let ctx = on_executors(scheduler, mode);
+    for name in ["p", "q"] {
+        let table = one.table_provider(name).await.expect("a table");
+        ctx.register_table(name, table).expect("a new table");
+    }
+    run(&ctx, "SET rmq.range_joins = 'always'").await;
+    ctx
+}
+
+/// The most partitions of a stage with a range join. An executor with one core executes each as a task.
+pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let Some(sent) = plan.downcast_ref::<SentExec>() else {
+        return 0;
+    };
+    let mut planner = DefaultDistributedPlanner::new();
+    let config = ctx.copied_config();
+    let job = JobId::from("job");
+    let stages = planner.plan_query_stages(&job, Arc::clone(sent.plan()), config.options());
+    let stages = stages.expect("stages").into_iter().map(|stage| {
+        let input = Arc::clone(stage.children()[0]);
+        let has_join = input.exists(|operator| Ok(operator.is::<RangeJoinExec>()));
+        let partitions = input.output_partitioning().partition_count();
+        if has_join.expect("a search") {
+            partitions
+        } else {
+            0
+        }
+    });
+    stages.max().unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn executors_return_what_one_node_returns() {
+    let one = tables().await;
+    let scheduler = start(3).await;
+    let (mut several, mut failures) = (0, vec![]);
+    for mode in [JoinModeChoice::Collected, JoinModeChoice::Partitioned] {
+        let ctx = sent(&one, &scheduler, mode).await;
+        for (sql, _) in QUERIES {
+            let expected = lines(&one, sql).await.expect(sql);
+            let frame = datafusion_rmq::sql(&ctx, sql).await.expect(sql);
+            let plan = match frame.create_physical_plan().await {
+                Ok(plan) => plan,
+                Err(error) => {
+                    failures.push(format!("{mode}: {sql}: {error}"));
+                    continue;
+                }
+            };
+            let Some(whole) = plan.downcast_ref::<SentExec>() else {
+                failures.push(format!("{mode}: {sql}: not sent"));
+                continue;
+            };
+            several += usize::from(most_tasks_of_joins(&ctx, &plan) > 1);
+            let text = displayable(whole.plan().as_ref()).indent(false).to_string();
+            match lines(&ctx, sql).await {
+                Ok(found) if found == expected => {}
+                Ok(found) => failures.push(format!(
+                    "{mode}: {sql}: {} lines for {}\n{text}",
+                    found.len(),
+                    expected.len()
+                )),
+                Err(error) => failures.push(format!("{mode}: {sql}: {error}\n{text}")),
+            }
+        }
+    }
+    println!("range joins in several tasks: {several}");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert!(several >= 15, "{several}");
+}
+
+/// Queries without an operator of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_queries_are_sent() {
+    let one = tables().await;
+    let ctx = sent(&one, &start(2).await, JoinModeChoice::Auto).await;
+    // Joins without equality keys stay DataFusion's.
+    run(&ctx, "SET rmq.range_joins = 'never'").await;
+    for sql in [
+        "SELECT count(*) FROM p",
+        "SELECT g, sum(k), count(DISTINCT s) FROM p GROUP BY g",
+        "SELECT p.id, q.k FROM p JOIN q ON p.id = q.id WHERE p.v > 10 ORDER BY p.id LIMIT 20",
+        "SELECT id FROM p UNION ALL SELECT id FROM q",
+        "SELECT * FROM p WHERE k > (SELECT avg(k) FROM q)",
+        "SELECT id, sum(k) OVER (PARTITION BY g ORDER BY id) FROM p",
+        "SELECT p.id, q.id FROM p RIGHT JOIN q ON p.k < q.v",
+        "SELECT p.id, q.id FROM p LEFT JOIN q ON p.k < q.v",
+        "SELECT p.id FROM p WHERE NOT EXISTS (SELECT 1 FROM q WHERE q.k < p.v)",
+        "SELECT p.id, q.id FROM p FULL JOIN q ON p.k < q.v AND p.id > 40",
+        "SELECT 1",
+    ] {
+        let expected = lines(&one, sql).await.expect(sql);
+        let found = lines(&ctx, sql).await;
+        assert_eq!(
+            found.unwrap_or_else(|e| panic!("{sql}: {e}")),
+            expected,
+            "{sql}"
+        );
+    }
+}
+
+/// A scheduler, or executors, without the codec.
+#[tokio::test(flavor = "multi_thread")]
+async fn sides_without_the_codec_are_errors() {
+    let one = tables().await;
+    let without = || {
+        BallistaCodec::new(
+            Arc::new(BallistaLogicalExtensionCodec::default()),
+            Arc::new(BallistaPhysicalExtensionCodec::default()),
+        )
+    };
+    let with = || codec(&RmqCodec::default());
+    let sql =
+        "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k AND q.b) FROM q";
+    for (scheduler, executors) in [(without(), with()), (with(), without())] {
+        let ctx = sent(
+            &one,
+            &start_with(scheduler, 2, &executors).await,
+            JoinModeChoice::Auto,
+        )
+        .await;
+        let error = lines(&ctx, sql).await.expect_err("no codec").to_string();
+        println!("{error}");
+        assert!(error.contains("BallistaPhysicalPlanNode"), "{error}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Queries on a scheduler and executors of this process, compared with the same queries on one node.
+
+mod answers;
+#[path = "../../../datafusion-rmq-proto/tests/codec/files.rs"]
+mod files;
+#[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
+mod queries;
+mod random;
+mod support;
