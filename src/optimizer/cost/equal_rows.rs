@@ -11,24 +11,16 @@ use arrow::compute::interleave;
 use arrow::datatypes::Schema;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{HashMap, Result, ScalarValue};
-use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::optimizer::casts::keeps_values;
+use crate::optimizer::cost::sources::{moved, over, source_of, table_of};
 
 /// How many rows of an in-memory table are looked at.
 const SAMPLED_ROWS: usize = 4096;
@@ -99,7 +91,7 @@ fn distinct_keys(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Op
     Some(rows.map_or(distinct, |rows| rows.min(distinct)))
 }
 
-fn integer(value: &ScalarValue) -> Option<i128> {
+pub(crate) fn integer(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::Int8(v) => v.map(i128::from),
         ScalarValue::Int16(v) => v.map(i128::from),
@@ -122,80 +114,13 @@ fn column_of(expr: &PhysicalExprRef, schema: &Schema) -> Option<usize> {
     keeps_values(&from, cast.cast_type()).then(|| column_of(cast.expr(), schema))?
 }
 
-/// Expressions with others in place of their columns.
-fn over(
-    exprs: Vec<PhysicalExprRef>,
-    replace: impl Fn(&Column) -> PhysicalExprRef,
-) -> Result<Vec<PhysicalExprRef>> {
-    let replaced = exprs.into_iter().map(|expr| {
-        let replaced = expr.transform_up(|e| {
-            Ok(match e.downcast_ref::<Column>() {
-                Some(column) => Transformed::yes(replace(column)),
-                None => Transformed::no(e),
-            })
-        });
-        Ok(replaced?.data)
-    });
-    replaced.collect()
-}
-
-/// The same column at another place.
-fn moved(column: &Column, index: usize) -> PhysicalExprRef {
-    Arc::new(Column::new(column.name(), index))
-}
-
-/// Whether an operator returns the rows of its input, in another order or in other partitions.
-fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let moves = plan.is::<CoalescePartitionsExec>()
-        || plan.is::<RepartitionExec>()
-        || plan.is::<SortExec>();
-    moves && plan.fetch().is_none()
-}
-
-/// The table in memory whose rows a plan returns, perhaps fewer, and the keys over its columns, if there is one.
-fn table_of<'a>(
-    mut plan: &'a Arc<dyn ExecutionPlan>,
-    keys: &[&PhysicalExprRef],
-) -> Result<Option<(&'a MemorySourceConfig, Vec<PhysicalExprRef>)>> {
-    if keys.iter().any(|key| is_volatile(key)) {
-        return Ok(None);
-    }
-    let mut keys: Vec<PhysicalExprRef> = keys.iter().map(|key| Arc::clone(key)).collect();
-    let memory = loop {
-        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-            if let Some(projection) = filter.projection() {
-                keys = over(keys, |column| moved(column, projection[column.index()]))?;
-            }
-            plan = filter.input();
-        } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-            let exprs = projection.expr();
-            if exprs.iter().any(|e| is_volatile(&e.expr)) {
-                return Ok(None);
-            }
-            keys = over(keys, |column| Arc::clone(&exprs[column.index()].expr))?;
-            plan = projection.input();
-        } else if moves_rows(plan)
-            && let [input] = plan.children()[..]
-        {
-            plan = input;
-        } else {
-            let source = plan.downcast_ref::<DataSourceExec>();
-            break source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
-        }
-    };
-    let Some(memory) = memory else {
-        return Ok(None);
-    };
-    if let Some(projection) = memory.projection() {
-        keys = over(keys, |column| moved(column, projection[column.index()]))?;
-    }
-    Ok(Some((memory, keys)))
-}
-
 /// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
 /// a key can't be evaluated on its rows, or it has fewer than two.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
-    let Some((memory, keys)) = table_of(plan, keys)? else {
+    let Some((source, keys)) = source_of(plan, keys)? else {
+        return Ok(None);
+    };
+    let Some((memory, keys)) = table_of(source, keys)? else {
         return Ok(None);
     };
     let columns: BTreeSet<usize> = keys

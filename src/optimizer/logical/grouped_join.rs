@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too, unless an
-//! aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is
+//! aggregate has ORDER BY or there are placeholders. So it does where a difference of integers is compared, which the
+//! planner may find to wrap around. Inner, left and right joins match; the side that groups are of is
 //! the probe side. Aggregates without an index, such as `stddev(p.v)` beside `avg(p.v)`, are computed by their
 //! accumulators (`merge_states`). Without any other, the join stays and returns its rows.
 //!
@@ -45,7 +46,7 @@ use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
-use crate::optimizer::logical::open_ends::compared_by_keys;
+use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences};
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, or_log, reject};
@@ -194,7 +195,8 @@ impl GroupedJoin<'_> {
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
         let rest = join.filter.iter().cloned().collect();
-        let mut rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
+        let rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
+        let (mut rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));
@@ -283,34 +285,40 @@ impl GroupedJoin<'_> {
         });
         let plan = projected(LogicalPlan::Aggregate(grouped), named.collect())?;
         check_fields(plan.schema(), old, group_columns)?;
-        if !has_equality_keys {
+        if !has_equality_keys && !may_wrap {
             // DataFusion would compare all rows of one side with all of the other.
             return Ok(plan);
         }
-        self.with_choice(plan, &calls, probe_schema)
+        match self.as_written(&calls, probe_schema)? {
+            Some(as_written) => {
+                let choice = JoinChoice::try_new(plan, as_written)?;
+                Ok(extension(choice.with_differences(may_wrap)))
+            }
+            None if may_wrap => reject(
+                "a difference of integers may wrap around, and it can't be planned in two ways",
+            ),
+            None => Ok(plan),
+        }
     }
 
-    /// Offers the join as it was written beside a plan, if it has the same answer.
-    fn with_choice(
+    /// The aggregate over the join as it was written, if it has the same answer and can be planned later.
+    fn as_written(
         &self,
-        plan: LogicalPlan,
         calls: &[AggregateFunction],
         probe: &DFSchema,
-    ) -> Match<LogicalPlan> {
+    ) -> Result<Option<LogicalPlan>> {
         // Of ties of an ORDER BY, DataFusion takes any.
         if calls.iter().any(|call| !call.params.order_by.is_empty()) {
-            return Ok(plan);
+            return Ok(None);
         }
-        let as_written = self.as_written(calls, probe)?;
-        if !as_written.get_parameter_names()?.is_empty() {
-            // A prepared statement replaces placeholders in inputs alone.
-            return Ok(plan);
-        }
-        Ok(extension(JoinChoice::try_new(plan, as_written)?))
+        let as_written = self.in_total_order(calls, probe)?;
+        // A prepared statement replaces placeholders in inputs alone.
+        let is_final = as_written.get_parameter_names()?.is_empty();
+        Ok(is_final.then_some(as_written))
     }
 
     /// The aggregate over the join, with extremes of floats in total order, as a range join finds them.
-    fn as_written(&self, calls: &[AggregateFunction], probe: &DFSchema) -> Result<LogicalPlan> {
+    fn in_total_order(&self, calls: &[AggregateFunction], probe: &DFSchema) -> Result<LogicalPlan> {
         let mut aggregate = self.aggregate.clone();
         let groups = aggregate.schema.fields().len() - aggregate.aggr_expr.len();
         let fields = aggregate.schema.fields()[groups..].iter();
