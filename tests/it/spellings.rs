@@ -329,7 +329,7 @@ fn best_rows(random: &mut Random) -> String {
     let place = ["rank", "dense_rank"][random.below(2)];
     let first = format!("{place}() OVER (PARTITION BY {by} ORDER BY p.{key} {order})");
     let join = ["JOIN", "LEFT JOIN"][random.below(2)];
-    let compared = ["= 1", "<= 1", "< 2", "<= 2"][random.below(4)];
+    let compared = ["= 1", "<= 1", "< 2", "<= 2", "<= 3", "= 2"][random.below(6)];
     match random.below(3) {
         0 => format!("SELECT q.id, p.id FROM q {join} p ON {range} QUALIFY {first} {compared}"),
         1 => format!(

@@ -81,11 +81,15 @@ fn extremes_of_rows(
 }
 
 /// The least and the greatest value of a column of the files of a scan, from the exact statistics of each.
-fn extremes_of_files(source: &DataSourceExec, column: usize) -> Result<Option<(i128, i128)>> {
-    let Some(scan) = source.data_source().downcast_ref::<FileScanConfig>() else {
+fn extremes_of_files(
+    source: &Arc<dyn ExecutionPlan>,
+    column: usize,
+) -> Result<Option<(i128, i128)>> {
+    let schema = source.schema();
+    let source = source.downcast_ref::<DataSourceExec>();
+    let Some(scan) = source.and_then(|s| s.data_source().downcast_ref::<FileScanConfig>()) else {
         return Ok(None);
     };
-    let schema = source.schema();
     let mut extremes: Option<(i128, i128)> = None;
     for file in scan.file_groups.iter().flat_map(FileGroup::iter) {
         let Some(statistics) = &file.statistics else {

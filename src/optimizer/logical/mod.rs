@@ -47,5 +47,6 @@ pub(crate) mod range_call;
 pub(crate) mod scalar_subquery;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
+pub(crate) mod tied_rows;
 pub(crate) mod unused_aggregates;
 pub(crate) mod without_join;
