@@ -9,8 +9,8 @@
 //!         RangeJoin: …
 //! ```
 //!
-//! The range join may be one of a difference of integers, such as `abs(p.id - q.id) <= 30`, whose range is the same only
-//! where `q.id - 30` and `q.id + 30` are integers of the type, for all rows.
+//! The range join may be one of a difference of integers, such as `abs(p.id - q.id) <= 30`, whose range is the same
+//! only where `q.id - 30` and `q.id + 30` are integers of the type, for all rows.
 //!
 //! Only physical plans have the statistics to choose by. The plan as it was written is no input: no rule rewrites it
 //! again, and it is planned only where it is taken. So it must not contain what is replaced in inputs alone, such as

@@ -107,8 +107,8 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         ranges.collect()
     }
 
-    /// The ranges of exactly the keys for which a comparison of `extract(epoch FROM …)` of a difference holds. `None` for
-    /// other conjuncts, and for lengths near two seconds, from where on DataFusion leaves fractions out.
+    /// The ranges of exactly the keys for which a comparison of `extract(epoch FROM …)` of a difference holds. `None`
+    /// for other conjuncts, and for lengths near two seconds, from where on DataFusion leaves fractions out.
     pub(crate) fn seconds(&self, conjunct: &E) -> Result<Option<[Range<E>; 2]>> {
         let stated = conjunct.as_binary();
         let Some(stated) = stated.and_then(|(left, op, right)| Stated::of(left, op, right)) else {

@@ -115,8 +115,8 @@ fn few_equal(rows: f64) -> String {
     format!("only about {rows:.1} rows have the keys of a row of the other side")
 }
 
-/// Weighs the pairs of rows with equal keys, on each of which `DataFusion`'s plan spends `pair_ns`, against the sort, and
-/// against the `filtered` rows of each range that a range join compares, too.
+/// Weighs the pairs of rows with equal keys, on each of which `DataFusion`'s plan spends `pair_ns`, against the sort,
+/// and against the `filtered` rows of each range that a range join compares, too.
 #[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 fn count_pairs(sides: &Sides, pair_ns: f64, filtered: f64) -> Result<PairCount> {
     let Some(build_rows) = expected_rows(sides.build) else {

@@ -1,5 +1,5 @@
-//! The least and the greatest integer of a column, as far as a plan proves them: a table in memory by its rows, files by
-//! their statistics.
+//! The least and the greatest integer of a column, as far as a plan proves them: a table in memory by its rows, files
+//! by their statistics.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::expr::key_bound::integer_limits;
 use crate::optimizer::cost::equal_rows::integer;
 use crate::optimizer::cost::sources::{source_of, table_of};
 
-/// Whether both of these ends can be added to an expression over a plan, for all of its rows, in an integer type. `false`
-/// if nothing shows it.
+/// Whether both of these ends can be added to an expression over a plan, for all of its rows, in an integer type.
+/// `false` if nothing shows it.
 pub(crate) fn has_room(
     plan: &Arc<dyn ExecutionPlan>,
     expr: &PhysicalExprRef,
@@ -49,8 +49,8 @@ pub(crate) fn has_room(
     Ok(of_files.is_some_and(fits))
 }
 
-/// The least and the greatest value in the rows of a table, `Some(None)` if there is none. `None` if the expression can't
-/// be evaluated on them.
+/// The least and the greatest value in the rows of a table, `Some(None)` if there is none. `None` if the expression
+/// can't be evaluated on them.
 fn extremes_of_rows(
     table: &MemorySourceConfig,
     expr: &PhysicalExprRef,

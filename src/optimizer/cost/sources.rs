@@ -19,6 +19,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
 use crate::common::dictionaries::has_few_keys;
 
@@ -52,6 +53,14 @@ fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     moves && plan.fetch().is_none()
 }
 
+/// The input of a plan that adds columns to all of its rows, after those of the input.
+fn below_window(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
+    match plan.downcast_ref::<BoundedWindowAggExec>() {
+        Some(window) => Some(window.input()),
+        None => Some(plan.downcast_ref::<WindowAggExec>()?.input()),
+    }
+}
+
 /// The source whose rows a plan returns, perhaps fewer, and the keys over its columns, if there is one.
 pub(crate) fn source_of<'a>(
     mut plan: &'a Arc<dyn ExecutionPlan>,
@@ -74,6 +83,14 @@ pub(crate) fn source_of<'a>(
             }
             keys = over(keys, |column| Arc::clone(&exprs[column.index()].expr))?;
             plan = projection.input();
+        } else if let Some(input) = below_window(plan)
+            && let columns = input.schema().fields().len()
+            && keys
+                .iter()
+                .flat_map(collect_columns)
+                .all(|column| column.index() < columns)
+        {
+            plan = input;
         } else if moves_rows(plan)
             && let [input] = plan.children()[..]
         {

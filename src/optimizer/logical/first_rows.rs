@@ -1,5 +1,5 @@
-//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows; those that tie for a place,
-//! by `rank()`, as rows whose key is, or is not after, the one in this place.
+//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows; those that tie for a
+//! place, by `rank()`, as rows whose key is, or is not after, the one in this place.
 //!
 //! ```text
 //!   SELECT a.id, p.v FROM a JOIN p ON p.ts <= a.ts QUALIFY row_number() OVER (PARTITION BY a.id ORDER BY p.ts DESC) <= 3
@@ -28,8 +28,8 @@
 //!         p
 //! ```
 //!
-//! All rows with the key that comes first have the rank 1, and `dense_rank()` 1. With `rank() <= 3` the join is with the
-//! third row and all that are not after its key:
+//! All rows with the key that comes first have the rank 1, and `dense_rank()` 1. With `rank() <= 3` the join is with
+//! the third row and all that are not after its key:
 //!
 //! ```text
 //!       Inner Join: p.ts <= a.ts, p.ts >= third OR third IS NULL

@@ -164,7 +164,8 @@ fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
         let pairs = pairs.map(|(rows, ranges)| (rows * ranges as f64) as u128);
         (sides, pairs)
     } else if let Some(join) = input.downcast_ref::<HashJoinExec>() {
-        if *join.join_type() != JoinType::Inner {
+        use JoinType::{Full, Inner, Left, Right};
+        if !matches!(join.join_type(), Inner | Left | Right | Full) {
             return Ok(None);
         }
         let sides = Sides {
