@@ -433,7 +433,10 @@ fn dated<E: Operand>(key: &E, schema: &E::Schema) -> Result<Option<(TimeUnit, E)
 /// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where the shifted key
 /// is less than a bound if the factor times `key - bound` is less than the offset. `None` for other keys, and for
 /// shifts that are no number of the key's units.
-fn constant_offset<E: Operand>(shifted: &E, schema: &E::Schema) -> Result<Option<(i128, i128, E)>> {
+pub(crate) fn constant_offset<E: Operand>(
+    shifted: &E,
+    schema: &E::Schema,
+) -> Result<Option<(i128, i128, E)>> {
     let Some((left, op, right)) = shifted.as_binary() else {
         return Ok(None);
     };

@@ -208,6 +208,20 @@ fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
         _ => format!("{p}.{key} BETWEEN {q}.{kind}0 AND {q}.{kind}1"),
     };
     let (one, other, third) = (alternative(), alternative(), alternative());
+    if kind == "t" && random.below(2) == 0 {
+        // At fixed distances of one time.
+        let mut at = || {
+            let mut end = || {
+                let seconds = random.below(9) as i64 - 4;
+                format!("{q}.t0 + INTERVAL '{seconds} seconds'")
+            };
+            let ends = [end(), end(), format!("{q}.t0")];
+            let (low, high) = (&ends[random.below(3)], &ends[random.below(3)]);
+            let (above, below) = ([">", ">="][random.below(2)], ["<", "<="][random.below(2)]);
+            format!("{p}.t0 {above} {low} AND {p}.t0 {below} {high}")
+        };
+        return format!("({} OR {} OR {})", at(), at(), at());
+    }
     let also = difference(random, p, q);
     match random.below(5) {
         0 => format!("({one} OR {other} OR {third})"),

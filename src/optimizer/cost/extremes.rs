@@ -71,13 +71,16 @@ fn extremes_of_rows(
         let (Some(first), Some(last)) = (min(values), max(values)) else {
             continue;
         };
-        let (first, last) = (i128::from(first), i128::from(last));
-        extremes = Some(match extremes {
-            Some((least, greatest)) => (least.min(first), greatest.max(last)),
-            None => (first, last),
-        });
+        extremes = Some(widened(extremes, (i128::from(first), i128::from(last))));
     }
     Some(extremes)
+}
+
+/// The extremes of values of which these are the known ones, and of further ones.
+fn widened(known: Option<(i128, i128)>, further: (i128, i128)) -> (i128, i128) {
+    known.map_or(further, |known| {
+        (known.0.min(further.0), known.1.max(further.1))
+    })
 }
 
 /// The least and the greatest value of a column of the files of a scan, from the exact statistics of each.
@@ -110,10 +113,7 @@ fn extremes_of_files(
         let (Some(first), Some(last)) = (integer(first), integer(last)) else {
             return Ok(None);
         };
-        extremes = Some(match extremes {
-            Some((least, greatest)) => (least.min(first), greatest.max(last)),
-            None => (first, last),
-        });
+        extremes = Some(widened(extremes, (first, last)));
     }
     Ok(extremes)
 }

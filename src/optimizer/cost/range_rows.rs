@@ -60,8 +60,8 @@ fn keys_in_ranges<'a>(
 ) -> Result<usize> {
     let data_type = value_type(keys.data_type());
     let converter = RowConverter::new(vec![SortField::new(data_type.clone())])?;
-    let converted = |values: &ArrayRef| converter.convert_columns(&[cast(values, &data_type)?]);
-    let rows = converted(keys)?;
+    let in_order = |values: &ArrayRef| converter.convert_columns(&[cast(values, &data_type)?]);
+    let rows = in_order(keys)?;
     let nulls = keys.logical_nulls();
     let is_valid = |row: &usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(*row));
     let mut sorted: Vec<_> = (0..rows.num_rows())
@@ -71,7 +71,7 @@ fn keys_in_ranges<'a>(
     sorted.sort_unstable();
     let mut ranges: Vec<(usize, usize)> = vec![];
     for (comparison, values) in bounds {
-        let (ends, nulls) = (converted(values)?, values.logical_nulls());
+        let (ends, nulls) = (in_order(values)?, values.logical_nulls());
         ranges.resize(values.len(), (0, sorted.len()));
         for (row, (start, end)) in ranges.iter_mut().enumerate() {
             let bound = ends.row(row);

@@ -45,9 +45,11 @@ use crate::optimizer::logical::aggregate_decomposition::{
 use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
-use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
+use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
+use crate::optimizer::logical::later_row::is_the_same_each_time;
 use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences};
 use crate::optimizer::logical::order_by::order_zeros;
+use crate::optimizer::logical::range_union::{split_alternatives, union_of};
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, or_log, reject};
 
@@ -197,6 +199,13 @@ impl GroupedJoin<'_> {
         let rest = join.filter.iter().cloned().collect();
         let rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
         let (mut rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
+        let mut others = vec![];
+        if self.may_be_split(&calls)? {
+            let split = split_alternatives(&rest, probe_schema, build_schema)?;
+            if let Some((first, further)) = split.as_deref().and_then(<[_]>::split_first) {
+                (rest, others) = (first.clone(), further.to_vec());
+            }
+        }
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));
@@ -213,6 +222,14 @@ impl GroupedJoin<'_> {
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
         let threshold = crossed.or(counted);
         condition.check_infallible(build_schema)?;
+        let others = others.into_iter().map(|rest| {
+            let constants = Constants::Filter;
+            Condition::try_match(on.to_vec(), rest, constants, probe_schema, build_schema)
+        });
+        let mut others = others.collect::<Match<Vec<_>>>()?;
+        if let Some(_) = threshold.as_ref().filter(|_| !others.is_empty()) {
+            return reject("it has a threshold and alternatives of a range");
+        }
         if let Some(threshold) = &threshold {
             threshold.check_infallible(build_schema)?;
         }
@@ -255,11 +272,20 @@ impl GroupedJoin<'_> {
             return reject(format!("all of its aggregates read every row: {calls}"));
         }
         let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
-        let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let has_equality_keys = !condition.on.is_empty();
-        let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
-        let mut joined = extension(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
+        others.insert(0, condition);
+        let joined = others.into_iter().map(|mut condition| {
+            let build = condition.filter_build(build.as_ref().clone())?;
+            let (thresholds, aggregates) = (thresholds.clone(), aggregates.clone());
+            let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
+            Ok(extension(RangeJoin::try_new(
+                probe.as_ref().clone(),
+                build,
+                spec,
+            )?))
+        });
+        let mut joined = union_of(joined.collect::<Result<_>>()?)?;
         if let Some(is_kept) = is_kept.filter(|_| unmatched == Unmatched::Drop) {
             // The range join drops the rows without candidates, not those of whose candidates none crosses the
             // threshold.
@@ -299,6 +325,18 @@ impl GroupedJoin<'_> {
             ),
             None => Ok(plan),
         }
+    }
+
+    /// Whether the alternatives of a range may be joined one after the other: each row of the probe side that has a
+    /// match has one row for each alternative then.
+    fn may_be_split(&self, calls: &[AggregateFunction]) -> Result<bool> {
+        let join = self.join;
+        // Of ties of an ORDER BY, that in the first range would not be first.
+        let is_ordered = calls.iter().any(|call| !call.params.order_by.is_empty());
+        Ok(join.join_type == JoinType::Inner
+            && !is_ordered
+            && is_the_same_each_time(&join.left)?
+            && is_the_same_each_time(&join.right)?)
     }
 
     /// The aggregate over the join as it was written, if it has the same answer and can be planned later.

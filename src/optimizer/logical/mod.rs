@@ -44,6 +44,7 @@ pub(crate) mod nullable_subquery;
 pub(crate) mod open_ends;
 pub(crate) mod order_by;
 pub(crate) mod range_call;
+pub(crate) mod range_union;
 pub(crate) mod scalar_subquery;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
