@@ -116,7 +116,7 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     let Some(arrays) = sampled(plan, keys, SAMPLED_ROWS)? else {
         return Ok(None);
     };
-    let rows = arrays.first().map_or(0, |array| array.len());
+    let rows = arrays.first().map_or(0, Array::len);
     let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
     let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
     let nulls: Vec<_> = arrays.iter().map(Array::logical_nulls).collect();

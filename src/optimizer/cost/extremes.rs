@@ -40,7 +40,7 @@ pub(crate) fn has_room(
     };
     if let Some((memory, exprs)) = table_of(source, exprs.clone())? {
         let of_rows = extremes_of_rows(memory, &exprs[0]);
-        return Ok(of_rows.is_some_and(|extremes| extremes.is_none_or(fits)));
+        return Ok(of_rows.is_some_and(fits));
     }
     let of_files = match exprs[0].downcast_ref::<Column>() {
         Some(column) => extremes_of_files(source, column.index())?,
@@ -49,12 +49,9 @@ pub(crate) fn has_room(
     Ok(of_files.is_some_and(fits))
 }
 
-/// The least and the greatest value in the rows of a table, `Some(None)` if there is none. `None` if the expression
-/// can't be evaluated on them.
-fn extremes_of_rows(
-    table: &MemorySourceConfig,
-    expr: &PhysicalExprRef,
-) -> Option<Option<(i128, i128)>> {
+/// The least and the greatest value in the rows of a table. `None` if there is none, or the expression can't be
+/// evaluated on them.
+fn extremes_of_rows(table: &MemorySourceConfig, expr: &PhysicalExprRef) -> Option<(i128, i128)> {
     let mut extremes: Option<(i128, i128)> = None;
     for batch in table.partitions().iter().flatten() {
         let values = expr
@@ -73,7 +70,7 @@ fn extremes_of_rows(
         };
         extremes = Some(widened(extremes, (i128::from(first), i128::from(last))));
     }
-    Some(extremes)
+    extremes
 }
 
 /// The extremes of values of which these are the known ones, and of further ones.

@@ -61,11 +61,14 @@ fn below_window(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>
     }
 }
 
+/// A source, and expressions over its columns.
+pub(crate) type Source<'a> = (&'a Arc<dyn ExecutionPlan>, Vec<PhysicalExprRef>);
+
 /// The source whose rows a plan returns, perhaps fewer, and the keys over its columns, if there is one.
 pub(crate) fn source_of<'a>(
     mut plan: &'a Arc<dyn ExecutionPlan>,
     keys: &[&PhysicalExprRef],
-) -> Result<Option<(&'a Arc<dyn ExecutionPlan>, Vec<PhysicalExprRef>)>> {
+) -> Result<Option<Source<'a>>> {
     if keys.iter().any(|key| is_volatile(key)) {
         return Ok(None);
     }

@@ -198,14 +198,9 @@ impl GroupedJoin<'_> {
         let calls = self.calls()?;
         let rest = join.filter.iter().cloned().collect();
         let rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
-        let (mut rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
-        let mut others = vec![];
-        if self.may_be_split(&calls)? {
-            let split = split_alternatives(&rest, probe_schema, build_schema)?;
-            if let Some((first, further)) = split.as_deref().and_then(<[_]>::split_first) {
-                (rest, others) = (first.clone(), further.to_vec());
-            }
-        }
+        let (rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
+        let mut others = self.alternatives(rest, &calls, probe_schema, build_schema)?;
+        let mut rest = others.remove(0);
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));
@@ -227,7 +222,7 @@ impl GroupedJoin<'_> {
             Condition::try_match(on.to_vec(), rest, constants, probe_schema, build_schema)
         });
         let mut others = others.collect::<Match<Vec<_>>>()?;
-        if let Some(_) = threshold.as_ref().filter(|_| !others.is_empty()) {
+        if threshold.is_some() && !others.is_empty() {
             return reject("it has a threshold and alternatives of a range");
         }
         if let Some(threshold) = &threshold {
@@ -279,11 +274,8 @@ impl GroupedJoin<'_> {
             let build = condition.filter_build(build.as_ref().clone())?;
             let (thresholds, aggregates) = (thresholds.clone(), aggregates.clone());
             let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
-            Ok(extension(RangeJoin::try_new(
-                probe.as_ref().clone(),
-                build,
-                spec,
-            )?))
+            let joined = RangeJoin::try_new(probe.as_ref().clone(), build, spec)?;
+            Ok(extension(joined))
         });
         let mut joined = union_of(joined.collect::<Result<_>>()?)?;
         if let Some(is_kept) = is_kept.filter(|_| unmatched == Unmatched::Drop) {
@@ -291,8 +283,24 @@ impl GroupedJoin<'_> {
             // threshold.
             joined = filtered(joined, is_kept)?;
         }
+        let plan = self.grouped(joined, groups, merges, values)?;
+        if !has_equality_keys && !may_wrap {
+            // DataFusion would compare all rows of one side with all of the other.
+            return Ok(plan);
+        }
+        self.with_choice(plan, &calls, probe_schema, may_wrap)
+    }
+
+    /// The aggregate over a range join, with the columns of the one that it replaces.
+    fn grouped(
+        &self,
+        joined: LogicalPlan,
+        groups: Vec<Expr>,
+        merges: Vec<Expr>,
+        values: Vec<Expr>,
+    ) -> Match<LogicalPlan> {
         // The grouping columns come first in both schemas.
-        let old = &aggregate.schema;
+        let old = &self.aggregate.schema;
         let group_columns = old.fields().len() - values.len();
         let (groups, indexes) = distinct(groups, group_columns);
         let aggregate_columns = merges.len();
@@ -311,11 +319,19 @@ impl GroupedJoin<'_> {
         });
         let plan = projected(LogicalPlan::Aggregate(grouped), named.collect())?;
         check_fields(plan.schema(), old, group_columns)?;
-        if !has_equality_keys && !may_wrap {
-            // DataFusion would compare all rows of one side with all of the other.
-            return Ok(plan);
-        }
-        match self.as_written(&calls, probe_schema)? {
+        Ok(plan)
+    }
+
+    /// Offers the join as it was written beside a plan, if that can be planned later. It must be if a difference of
+    /// integers may wrap around.
+    fn with_choice(
+        &self,
+        plan: LogicalPlan,
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+        may_wrap: bool,
+    ) -> Match<LogicalPlan> {
+        match self.as_written(calls, probe)? {
             Some(as_written) => {
                 let choice = JoinChoice::try_new(plan, as_written)?;
                 Ok(extension(choice.with_differences(may_wrap)))
@@ -327,16 +343,28 @@ impl GroupedJoin<'_> {
         }
     }
 
-    /// Whether the alternatives of a range may be joined one after the other: each row of the probe side that has a
-    /// match has one row for each alternative then.
-    fn may_be_split(&self, calls: &[AggregateFunction]) -> Result<bool> {
+    /// The conditions, once for each alternative of a range, if these may be joined one after the other: each row of
+    /// the probe side that has a match has one row for each alternative then.
+    fn alternatives(
+        &self,
+        rest: Vec<Expr>,
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Vec<Vec<Expr>>> {
         let join = self.join;
         // Of ties of an ORDER BY, that in the first range would not be first.
         let is_ordered = calls.iter().any(|call| !call.params.order_by.is_empty());
-        Ok(join.join_type == JoinType::Inner
+        let may_be_split = join.join_type == JoinType::Inner
             && !is_ordered
             && is_the_same_each_time(&join.left)?
-            && is_the_same_each_time(&join.right)?)
+            && is_the_same_each_time(&join.right)?;
+        let split = if may_be_split {
+            split_alternatives(&rest, probe, build)?
+        } else {
+            None
+        };
+        Ok(split.unwrap_or_else(|| vec![rest]))
     }
 
     /// The aggregate over the join as it was written, if it has the same answer and can be planned later.
