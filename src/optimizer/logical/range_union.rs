@@ -1,5 +1,5 @@
-//! Alternatives of one key at fixed distances of one expression, as ranges that have no key in common. A join with GROUP
-//! BY aggregates the rows of each, and groups all.
+//! Alternatives of one key at fixed distances of one expression, as ranges that have no key in common. A join with
+//! GROUP BY aggregates the rows of each, and groups all.
 //!
 //! ```text
 //!   p.ts BETWEEN q.ts - INTERVAL '2 hours' AND q.ts - INTERVAL '1 hour'
