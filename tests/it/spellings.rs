@@ -208,20 +208,6 @@ fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
         _ => format!("{p}.{key} BETWEEN {q}.{kind}0 AND {q}.{kind}1"),
     };
     let (one, other, third) = (alternative(), alternative(), alternative());
-    if kind == "t" && random.below(2) == 0 {
-        // At fixed distances of one time.
-        let mut at = || {
-            let mut end = || {
-                let seconds = random.below(9) as i64 - 4;
-                format!("{q}.t0 + INTERVAL '{seconds} seconds'")
-            };
-            let ends = [end(), end(), format!("{q}.t0")];
-            let (low, high) = (&ends[random.below(3)], &ends[random.below(3)]);
-            let (above, below) = ([">", ">="][random.below(2)], ["<", "<="][random.below(2)]);
-            format!("{p}.t0 {above} {low} AND {p}.t0 {below} {high}")
-        };
-        return format!("({} OR {} OR {})", at(), at(), at());
-    }
     let also = difference(random, p, q);
     match random.below(5) {
         0 => format!("({one} OR {other} OR {third})"),
@@ -230,6 +216,23 @@ fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
         3 => format!("({also} OR {p}.{key} < {q}.{kind}0)"),
         _ => format!("({one} OR {other})"),
     }
+}
+
+/// Ranges at fixed distances of one time, one or another.
+fn distant_alternatives(random: &mut Random) -> String {
+    let mut alternative = || {
+        let mut end = || {
+            let seconds = random.below(13) as i64 - 6;
+            format!("q.t0 + INTERVAL '{seconds} seconds'")
+        };
+        let ends = [end(), end(), "q.t0".to_string()];
+        let (low, high) = (&ends[random.below(3)], &ends[random.below(3)]);
+        let (above, below) = ([">", ">="][random.below(2)], ["<", "<="][random.below(2)]);
+        format!("p.t0 {above} {low} AND p.t0 {below} {high}")
+    };
+    let alternatives = [alternative(), alternative(), alternative()].join(" OR ");
+    let further = ["", " AND p.g = q.g", " AND p.v > 1"][random.below(3)];
+    format!("({alternatives}){further}")
 }
 
 pub(crate) fn condition(random: &mut Random) -> String {
@@ -452,8 +455,16 @@ fn query(random: &mut Random) -> (String, String) {
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(20) {
-        18.. => same(best_rows(random)),
+    match random.below(22) {
+        20.. => {
+            let on = distant_alternatives(random);
+            let calls = "count(*), min(p.v), sum(p.i0), avg(p.i1), count(DISTINCT p.v)";
+            let by = ["q.id", "q.g"][random.below(2)];
+            same(format!(
+                "SELECT {by}, {calls} FROM q JOIN p ON {on} GROUP BY {by}"
+            ))
+        }
+        18..=19 => same(best_rows(random)),
         17 => same(last_rows(random)),
         14..=16 => beside_range(random),
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
