@@ -86,6 +86,34 @@ impl KeyBoundUdf {
         }
     }
 
+    /// What is added to the bound at both ends of a range, the least first, if all keys are in it where that is no key.
+    pub(crate) fn wraps_at(&self) -> Option<(i128, i128)> {
+        let opposite = self.opposite?;
+        Some((self.offset.min(opposite), self.offset.max(opposite)))
+    }
+
+    /// The type of the keys.
+    pub(crate) fn key_type(&self) -> &DataType {
+        &self.key_type
+    }
+
+    /// Whether this bound of an expression implies another one of it.
+    pub(crate) fn implies(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self, other);
+        let is_alike = ours.comparison.is_lower() == theirs.comparison.is_lower()
+            && (ours.factor, ours.bound_factor) == (theirs.factor, theirs.bound_factor)
+            && ours.key_type == theirs.key_type
+            && ours.opposite.or(theirs.opposite).is_none();
+        let is_closer = if ours.comparison.is_lower() {
+            ours.offset > theirs.offset
+        } else {
+            ours.offset < theirs.offset
+        };
+        let is_equal = ours.offset == theirs.offset;
+        let is_as_strict = ours.comparison.is_strict() || !theirs.comparison.is_strict();
+        is_alike && (is_closer || is_equal && is_as_strict)
+    }
+
     /// What is added to the bound, as plans show it.
     pub(crate) fn shown_offset(&self) -> Option<ScalarValue> {
         let offset = i64::try_from(self.offset)

@@ -9,6 +9,9 @@
 //!         RangeJoin: …
 //! ```
 //!
+//! The range join may be one of a difference of integers, such as `abs(p.id - q.id) <= 30`, whose range is the same
+//! only where `q.id - 30` and `q.id + 30` are integers of the type, for all rows.
+//!
 //! Only physical plans have the statistics to choose by. The plan as it was written is no input: no rule rewrites it
 //! again, and it is planned only where it is taken. So it must not contain what is replaced in inputs alone, such as
 //! placeholders.
@@ -29,6 +32,7 @@ use crate::common::inputs::inputs_of;
 pub struct JoinChoice {
     range_join: LogicalPlan,
     as_written: LogicalPlan,
+    has_differences: bool,
     schema: DFSchemaRef,
 }
 
@@ -51,7 +55,23 @@ impl JoinChoice {
             schema: Arc::new(schema),
             range_join,
             as_written,
+            has_differences: false,
         })
+    }
+
+    /// The same, where the range join may have the same rows only if differences of integers don't wrap around.
+    #[must_use]
+    pub fn with_differences(self, has_differences: bool) -> Self {
+        Self {
+            has_differences,
+            ..self
+        }
+    }
+
+    /// Whether the range join has the same rows only if differences of integers don't wrap around.
+    #[must_use]
+    pub fn has_differences(&self) -> bool {
+        self.has_differences
     }
 
     /// The plan over a range join.
@@ -104,7 +124,8 @@ impl UserDefinedLogicalNodeCore for JoinChoice {
             let projection = Projection::try_new(columns, Arc::new(as_written))?;
             as_written = LogicalPlan::Projection(projection);
         }
-        Self::try_new(range_join, as_written)
+        let has_differences = self.has_differences;
+        Ok(Self::try_new(range_join, as_written)?.with_differences(has_differences))
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {

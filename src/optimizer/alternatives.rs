@@ -79,7 +79,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
 }
 
 /// The operands of an operator that is associative, from left to right.
-fn operands_of<E: Operand>(expr: &E, operator: Operator) -> Vec<&E> {
+pub(crate) fn operands_of<E: Operand>(expr: &E, operator: Operator) -> Vec<&E> {
     match expr.as_binary() {
         Some((left, op, right)) if op == operator => {
             let mut all = operands_of(left, operator);

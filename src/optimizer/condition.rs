@@ -249,6 +249,32 @@ fn opened<E: Operand>(
     Ok((end.converted(conversion, Some(null), schema)?, comparison))
 }
 
+/// The conversion that a bound is, and what it converts. `None` where something else makes the range open.
+pub(crate) fn conversion<E: Operand>(bound: &E) -> Option<(&KeyBoundUdf, &E)> {
+    let (function, [of, others @ ..]) = bound.as_call()? else {
+        return None;
+    };
+    let is_closed = others.iter().all(|shown| shown.as_constant().is_some());
+    let conversion = function.inner().downcast_ref::<KeyBoundUdf>();
+    conversion.filter(|_| is_closed).map(|found| (found, of))
+}
+
+/// Drops bounds that another one implies: of the same expression, and nearer.
+pub(crate) fn drop_implied<E: Operand + PartialEq>(bounds: &mut Vec<(Comparison, E)>) {
+    let mut kept: Vec<(Comparison, E)> = vec![];
+    for bound in std::mem::take(bounds) {
+        let implies = |(_, one): &(Comparison, E), (_, other): &(Comparison, E)| {
+            let found = conversion(one).zip(conversion(other));
+            found.is_some_and(|((one, of), (other, of_other))| of == of_other && one.implies(other))
+        };
+        if !kept.iter().any(|known| implies(known, &bound)) {
+            kept.retain(|known| !implies(&bound, known));
+            kept.push(bound);
+        }
+    }
+    *bounds = kept;
+}
+
 /// How many nanoseconds a unit has.
 pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
     match unit {
@@ -407,7 +433,10 @@ fn dated<E: Operand>(key: &E, schema: &E::Schema) -> Result<Option<(TimeUnit, E)
 /// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where the shifted key
 /// is less than a bound if the factor times `key - bound` is less than the offset. `None` for other keys, and for
 /// shifts that are no number of the key's units.
-fn constant_offset<E: Operand>(shifted: &E, schema: &E::Schema) -> Result<Option<(i128, i128, E)>> {
+pub(crate) fn constant_offset<E: Operand>(
+    shifted: &E,
+    schema: &E::Schema,
+) -> Result<Option<(i128, i128, E)>> {
     let Some((left, op, right)) = shifted.as_binary() else {
         return Ok(None);
     };

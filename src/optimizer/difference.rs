@@ -5,12 +5,17 @@
 //!   abs(p.ts - q.ts) < INTERVAL '1 hour'             p.ts > q.ts - 1 hour, p.ts < q.ts + 1 hour
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
-//!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 301 seconds
-//!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       the same
+//!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts > q.ts - 301 seconds, p.ts < q.ts + 2^31 + 1 seconds
+//!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       p.ts >= q.ts - 301 seconds
 //! ```
 //!
-//! Differences of integers wrap around, and DataFusion leaves the fractions of long durations out. Ranges of these may
-//! have too many keys, so the comparison is evaluated again.
+//! Differences of integers wrap around, and two numbers of seconds are rounded. Ranges of these may have too many keys,
+//! so the comparison is evaluated again. `extract(epoch FROM …)` of a difference leaves its fraction out where 32 bits
+//! don't have its nanoseconds, and is NULL where they don't have its seconds. `seconds` are the ranges of exactly the
+//! keys for which a comparison of it holds; joins that return rows take the one end that is meant, and evaluate the
+//! comparison again.
+
+use std::cmp::Ordering;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
@@ -29,10 +34,28 @@ struct Difference<'a, E> {
     minuend: &'a E,
     subtrahend: &'a E,
     is_absolute: bool,
-    /// If it is compared as a number: how much a second is.
-    second: Option<f64>,
+    /// If it is compared as a number of seconds: by what that is multiplied, one after the other.
+    scales: Option<Vec<Scale>>,
     /// Whether two times are made such numbers, and not their difference.
     is_of_numbers: bool,
+    /// Whether the difference has no sign when it is made such a number.
+    is_of_distance: bool,
+}
+
+/// What a number of seconds is multiplied with, or divided by: a positive number.
+#[derive(Debug, Clone, Copy)]
+enum Scale {
+    Multiply(f64),
+    Divide(f64),
+}
+
+impl Scale {
+    fn of(self, number: f64) -> f64 {
+        match self {
+            Self::Multiply(by) => number * by,
+            Self::Divide(by) => number / by,
+        }
+    }
 }
 
 /// A length that a difference is compared with: the difference times the factor is compared with the offset.
@@ -82,6 +105,33 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             self.shifted(&ends, comparison, (length.factor, at), other, open)
         });
         ranges.collect()
+    }
+
+    /// The ranges of exactly the keys for which a comparison of `extract(epoch FROM …)` of a difference holds. `None`
+    /// for other conjuncts, and for lengths near two seconds, from where on DataFusion leaves fractions out.
+    pub(crate) fn seconds(&self, conjunct: &E) -> Result<Option<[Range<E>; 2]>> {
+        let stated = conjunct.as_binary();
+        let Some(stated) = stated.and_then(|(left, op, right)| Stated::of(left, op, right)) else {
+            return Ok(None);
+        };
+        let Some(ends) = self.ends(&stated.difference)? else {
+            return Ok(None);
+        };
+        let DataType::Timestamp(unit, _) = ends.data_type else {
+            return Ok(None);
+        };
+        let Some((first, last)) = stated.ticks(unit) else {
+            return Ok(None);
+        };
+        let tick = nanoseconds(unit);
+        let range = |comparison, ticks: i128| {
+            let offset = (tick, ticks * tick);
+            self.shifted(&ends, comparison, offset, None, Open::Never)
+        };
+        Ok(Some([
+            range(Comparison::AtLeast, first)?,
+            range(Comparison::AtMost, last)?,
+        ]))
     }
 
     /// The ranges of two comparisons of one difference of integers, `key - bound >= 0` and `key - bound <= 30`, if they
@@ -179,7 +229,7 @@ impl<'a, E: Operand> Stated<'a, E> {
     fn of_integers(conjunct: &'a E) -> Option<(Self, i128)> {
         let (left, op, right) = conjunct.as_binary()?;
         let stated = Self::of(left, op, right)?;
-        let is_plain = !stated.difference.is_absolute && stated.difference.second.is_none();
+        let is_plain = !stated.difference.is_absolute && stated.difference.scales.is_none();
         let length = integer(stated.constant).filter(|_| is_plain)?;
         Some((stated, length))
     }
@@ -187,6 +237,54 @@ impl<'a, E: Operand> Stated<'a, E> {
     fn length(&self, key_type: &DataType) -> Option<Length> {
         self.difference
             .length(self.constant, self.comparison, key_type)
+    }
+
+    /// The first and the last difference for which the comparison holds, in ticks of this unit, if it is one of
+    /// `extract(epoch FROM …)` and holds for all differences between these.
+    fn ticks(&self, unit: TimeUnit) -> Option<(i128, i128)> {
+        let difference = &self.difference;
+        if difference.scales.is_none() || difference.is_of_numbers {
+            return None;
+        }
+        let constant = number(self.constant)?;
+        let tick = nanoseconds(unit);
+        let per_second = nanoseconds(TimeUnit::Second) / tick;
+        let greatest = i128::from(i32::MAX);
+        let least = if difference.is_of_distance {
+            -greatest
+        } else {
+            i128::from(i32::MIN)
+        };
+        let with_fraction = (least / tick, greatest / tick);
+        let known = (
+            (least - 1) * per_second + 1,
+            (greatest + 1) * per_second - 1,
+        );
+        let holds = |ticks: i128| {
+            let has_fraction = with_fraction.0 <= ticks && ticks <= with_fraction.1;
+            let fraction = if has_fraction { ticks % per_second } else { 0 };
+            let seconds = float(ticks / per_second) + float(fraction * tick) / 1e9;
+            let number = difference.scaled_seconds(seconds);
+            // As DataFusion orders floats.
+            let compared = number.total_cmp(&constant);
+            self.comparison.holds(&compared, &Ordering::Equal)
+        };
+        // In each of these the number never falls, or never rises.
+        let parts = [
+            (known.0, with_fraction.0 - 1),
+            (with_fraction.0, -1),
+            (0, with_fraction.1),
+            (with_fraction.1 + 1, known.1),
+        ];
+        let mut found: Option<(i128, i128)> = None;
+        for (first, last) in parts.into_iter().filter_map(|part| part_where(part, holds)) {
+            match &mut found {
+                Some((_, end)) if *end + 1 == first => *end = last,
+                Some(_) => return None,
+                None => found = Some((first, last)),
+            }
+        }
+        found
     }
 }
 
@@ -196,8 +294,8 @@ impl<'a, E: Operand> Difference<'a, E> {
         if let Some((operand, to)) = expr.cast_operand() {
             // A number of seconds has fractions, which an integer has not, and which is a float already.
             let keeps = |found: &Self| match to {
-                DataType::Float64 => found.second.is_some(),
-                DataType::Interval(_) | DataType::Int64 => found.second.is_none(),
+                DataType::Float64 => found.scales.is_some(),
+                DataType::Interval(_) | DataType::Int64 => found.scales.is_none(),
                 _ => false,
             };
             return Self::of(operand).filter(keeps);
@@ -211,14 +309,17 @@ impl<'a, E: Operand> Difference<'a, E> {
                         minuend,
                         subtrahend,
                         is_absolute: false,
-                        second: epochs.map(|_| 1.0),
+                        is_of_distance: false,
+                        scales: epochs.map(|_| vec![]),
                         is_of_numbers: epochs.is_some(),
                     })
                 }
-                Operator::Divide => Self::of(left)?.scaled(number(right.as_constant()?)?.recip()),
+                Operator::Divide => {
+                    Self::of(left)?.scaled(Scale::Divide(number(right.as_constant()?)?))
+                }
                 Operator::Multiply => match (left.as_constant(), right.as_constant()) {
-                    (None, Some(by)) => Self::of(left)?.scaled(number(by)?),
-                    (Some(by), None) => Self::of(right)?.scaled(number(by)?),
+                    (None, Some(by)) => Self::of(left)?.scaled(Scale::Multiply(number(by)?)),
+                    (Some(by), None) => Self::of(right)?.scaled(Scale::Multiply(number(by)?)),
                     _ => None,
                 },
                 _ => None,
@@ -232,9 +333,10 @@ impl<'a, E: Operand> Difference<'a, E> {
             }),
             _ => {
                 let difference = Self::of(epoch_of(expr)?)?;
-                let is_first = difference.second.is_none();
+                let is_first = difference.scales.is_none();
                 is_first.then_some(Self {
-                    second: Some(1.0),
+                    scales: Some(vec![]),
+                    is_of_distance: difference.is_absolute,
                     ..difference
                 })
             }
@@ -242,13 +344,21 @@ impl<'a, E: Operand> Difference<'a, E> {
     }
 
     /// The same, multiplied, if it is a number.
-    fn scaled(self, by: f64) -> Option<Self> {
-        let second = self.second.map(|second| second * by);
-        let second = second.filter(|second| *second > 0.0 && second.is_normal());
-        second.map(|second| Self {
-            second: Some(second),
-            ..self
-        })
+    fn scaled(mut self, by: Scale) -> Option<Self> {
+        self.scales.as_mut()?.push(by);
+        let is_positive = by.of(1.0) > 0.0;
+        (is_positive && self.scaled_seconds(1.0).is_normal()).then_some(self)
+    }
+
+    /// The number that is compared where the difference has so many seconds.
+    fn scaled_seconds(&self, seconds: f64) -> f64 {
+        let of = if self.is_absolute {
+            seconds.abs()
+        } else {
+            seconds
+        };
+        let scales = self.scales.iter().flatten();
+        scales.fold(of, |number, scale| scale.of(number))
     }
 
     fn length(
@@ -257,11 +367,11 @@ impl<'a, E: Operand> Difference<'a, E> {
         comparison: Comparison,
         key_type: &DataType,
     ) -> Option<Length> {
-        if let Some(second) = self.second {
+        if self.scales.is_some() {
             let DataType::Timestamp(unit, _) = key_type else {
                 return None;
             };
-            let seconds = number(constant)? / second;
+            let seconds = number(constant)? / self.scaled_seconds(1.0);
             // How far apart floats are at the last times of a unit, the fraction that DataFusion leaves out, and what
             // the division does.
             let rounded = match unit {
@@ -300,6 +410,25 @@ impl<'a, E: Operand> Difference<'a, E> {
     }
 }
 
+/// The part of a range of integers for which a condition holds, one that changes at most once in it.
+fn part_where((first, last): (i128, i128), holds: impl Fn(i128) -> bool) -> Option<(i128, i128)> {
+    let (at_first, at_last) = (holds(first), holds(last));
+    if at_first == at_last {
+        return at_first.then_some((first, last));
+    }
+    // The condition is at `low` what it is at the first integer, and at `high` what it is at the last one.
+    let (mut low, mut high) = (first, last);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if holds(middle) == at_first {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(if at_first { (first, low) } else { (high, last) })
+}
+
 /// What `extract(epoch FROM …)` is of.
 fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     let (function, [part, of]) = expr.as_call()? else {
@@ -320,6 +449,11 @@ const BEYOND_ALL: i128 = 1 << 120;
 )]
 fn whole(number: f64) -> i128 {
     number as i128
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as DataFusion converts it")]
+fn float(number: i128) -> f64 {
+    number as f64
 }
 
 /// A constant that is an integer.

@@ -313,6 +313,61 @@ async fn prepared_statements_sort_merge_joins_and_sessions_of_a_builder_work() -
     Ok(())
 }
 
+/// Differences of integers are ranges of a join with GROUP BY where the statistics of files show that they can't wrap.
+#[tokio::test(flavor = "multi_thread")]
+async fn differences_are_ranges_where_statistics_show_that_they_do_not_wrap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let ctx = session().await;
+    set(&ctx, "rmq.range_joins", "always");
+    let near = i64::MAX - 29;
+    for (name, last) in [("small", 7), ("large", near)] {
+        let file = path(&format!("{name}.parquet"));
+        for sql in [
+            format!(
+                "COPY (SELECT id, kind, arrow_cast(id, 'Int32') AS narrow, arrow_cast(id, 'UInt64') AS unsigned FROM orders \
+                 WHERE id < 2000 UNION ALL SELECT {last}, 7, 3, 3) TO '{file}' STORED AS PARQUET"
+            ),
+            format!("CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{file}'"),
+            format!("CREATE TABLE {name}_in_memory AS SELECT * FROM {name}"),
+        ] {
+            run(&ctx, &sql).await.expect(&sql);
+        }
+    }
+    for (table, condition, is_range) in [
+        ("small", "abs(b.id - a.id) <= 30", true),
+        ("small", "b.id - a.id BETWEEN -2 AND 30", true),
+        ("small", "abs(b.narrow - a.narrow) < 30", true),
+        ("small", "abs(b.unsigned - a.unsigned) < 30", false),
+        ("small", "b.id - a.id >= -2", false),
+        ("large", "abs(b.id - a.id) <= 30", false),
+        ("large", "abs(b.id - a.id) <= 29", true),
+        ("large", "30 >= a.id - b.id AND a.id - b.id > -30", false),
+    ] {
+        for (table, filter) in [
+            (table.to_string(), "true"),
+            (table.to_string(), "a.id % 5 = 0"),
+            (format!("{table}_in_memory"), "a.id % 5 = 0"),
+        ] {
+            let of = |join: &str| {
+                format!(
+                    "SELECT a.kind, count(*), max(b.id), sum(b.kind) FROM {table} a {join} {table} b ON b.kind = a.kind AND {condition} \
+                     WHERE {filter} GROUP BY a.kind"
+                )
+            };
+            for sql in [of("JOIN"), of("LEFT JOIN")] {
+                let text = plan(&ctx, &sql).await;
+                assert_eq!(text.contains("aggs=["), is_range, "{sql}: {text}");
+                set(&ctx, "rmq.rewrite", "false");
+                let (expected, _) = answer(&ctx, &sql).await.expect(&sql);
+                set(&ctx, "rmq.rewrite", "true");
+                let (found, _) = answer(&ctx, &sql).await.expect(&sql);
+                assert_eq!(found, expected, "{sql}");
+            }
+        }
+    }
+}
+
 /// Each level of nesting is planned once more, not twice as often.
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_choices_are_planned_in_proportion_to_their_depth() {

@@ -433,6 +433,49 @@ async fn a_join_of_very_many_pairs_with_equal_keys_has_a_note_in_explain() {
     }
 }
 
+#[tokio::test]
+async fn an_aggregate_of_very_many_pairs_has_a_note_in_explain() {
+    let ctx = session();
+    for sql in [
+        "CREATE TABLE many AS SELECT value AS id, value % 2 AS sym, value AS ts, value * 7 % 80000 AS v FROM range(0, 80000)",
+        "CREATE TABLE keyed AS SELECT value AS id, value AS sym, value AS ts, value AS v FROM range(0, 80000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let of = |table: &str, condition: &str, calls: &str| {
+        format!(
+            "SELECT a.id, (SELECT {calls} FROM {table} b WHERE b.sym = a.sym AND {condition}) AS x FROM {table} a"
+        )
+    };
+    let long = "b.ts BETWEEN a.ts - 40000 AND a.ts AND b.v + a.v <> 3";
+    let short = "b.ts BETWEEN a.ts - 400 AND a.ts AND b.v + a.v <> 3";
+    for (sql, pairs) in [
+        // Three of eight rows, on average: the ranges of the first half begin before the first row.
+        (of("many", long, "sum(b.v)"), Some(1.2e9)),
+        (of("many", "true", "sum(b.v * a.v)"), Some(3.2e9)),
+        (of("many", short, "sum(b.v)"), None),
+        (of("many", "b.ts <= a.ts", "sum(b.v)"), None),
+        (of("keyed", "true", "sum(b.v * a.v)"), None),
+    ] {
+        let shown = planned(&ctx, &sql).await;
+        let note = shown.split("NoteExec: aggregates about ").nth(1);
+        let found = note.and_then(|note| note.split(' ').next()?.parse::<f64>().ok());
+        let is_close = match (found, pairs) {
+            (Some(found), Some(pairs)) => (found / pairs - 1.0).abs() < 0.1,
+            (found, pairs) => found.is_none() && pairs.is_none(),
+        };
+        assert!(is_close, "{sql}: {shown}");
+    }
+    // EXPLAIN shows how many rows of a range are compared.
+    let shown = planned(&ctx, &of("many", long, "sum(b.v)")).await;
+    let rows = shown.split("(row by row, ~").nth(1);
+    let rows = rows.and_then(|rows| rows.split(' ').next()?.parse::<f64>().ok());
+    assert!(
+        rows.is_some_and(|rows| (rows / 15_000.0 - 1.0).abs() < 0.1),
+        "{shown}"
+    );
+}
+
 /// A session without the rules of DataFusion beside which ours stand gets a warning for each place.
 fn rules_without_a_place() {
     LINES.set(Some(vec![]));

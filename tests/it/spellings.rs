@@ -218,6 +218,23 @@ fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
     }
 }
 
+/// Ranges at fixed distances of one time, one or another.
+fn distant_alternatives(random: &mut Random) -> String {
+    let mut alternative = || {
+        let mut end = || {
+            let seconds = random.below(13) as i64 - 6;
+            format!("q.t0 + INTERVAL '{seconds} seconds'")
+        };
+        let ends = [end(), end(), "q.t0".to_string()];
+        let (low, high) = (&ends[random.below(3)], &ends[random.below(3)]);
+        let (above, below) = ([">", ">="][random.below(2)], ["<", "<="][random.below(2)]);
+        format!("p.t0 {above} {low} AND p.t0 {below} {high}")
+    };
+    let alternatives = [alternative(), alternative(), alternative()].join(" OR ");
+    let further = ["", " AND p.g = q.g", " AND p.v > 1"][random.below(3)];
+    format!("({alternatives}){further}")
+}
+
 pub(crate) fn condition(random: &mut Random) -> String {
     let (p, q) = [("p", "q"), ("q", "p")][random.below(2)];
     let range = match random.below(5) {
@@ -329,7 +346,7 @@ fn best_rows(random: &mut Random) -> String {
     let place = ["rank", "dense_rank"][random.below(2)];
     let first = format!("{place}() OVER (PARTITION BY {by} ORDER BY p.{key} {order})");
     let join = ["JOIN", "LEFT JOIN"][random.below(2)];
-    let compared = ["= 1", "<= 1", "< 2", "<= 2"][random.below(4)];
+    let compared = ["= 1", "<= 1", "< 2", "<= 2", "<= 3", "= 2"][random.below(6)];
     match random.below(3) {
         0 => format!("SELECT q.id, p.id FROM q {join} p ON {range} QUALIFY {first} {compared}"),
         1 => format!(
@@ -438,8 +455,16 @@ fn query(random: &mut Random) -> (String, String) {
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(20) {
-        18.. => same(best_rows(random)),
+    match random.below(22) {
+        20.. => {
+            let on = distant_alternatives(random);
+            let calls = "count(*), min(p.v), sum(p.i0), avg(p.i1), max(p.v)";
+            let by = ["q.id", "q.g"][random.below(2)];
+            same(format!(
+                "SELECT {by}, {calls} FROM q JOIN p ON {on} GROUP BY {by}"
+            ))
+        }
+        18..=19 => same(best_rows(random)),
         17 => same(last_rows(random)),
         14..=16 => beside_range(random),
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),

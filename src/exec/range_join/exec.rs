@@ -304,7 +304,7 @@ impl RangeJoinExec {
     }
 
     /// What is made of single pairs, if rows and not only aggregates are returned.
-    fn returned_rows(&self) -> Option<&Arc<RowJoin>> {
+    pub(crate) fn returned_rows(&self) -> Option<&Arc<RowJoin>> {
         let row_join = self.row_join.as_ref();
         row_join.filter(|join| !join.returns_probe_rows())
     }

@@ -28,7 +28,7 @@ use crate::optimizer::cost::max_rows::max_rows;
 const BUILD_ROW_NS: f64 = 40.0;
 const PROBE_ROW_NS: f64 = 80.0;
 
-/// In about this many nanoseconds a hash join compares a pair.
+/// In about this many nanoseconds a hash join compares a pair, and a range join one of a range by a further condition.
 const PAIR_NS: f64 = 10.0;
 
 /// The same where an aggregate reads the pairs, which a range join does not make.
@@ -59,11 +59,13 @@ pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool
     few && max_rows(build).is_none_or(|rows| rows > MAX_EAGERLY_SORTED_ROWS)
 }
 
-/// Why a join that returns rows should be faster as `DataFusion` plans it, if it should.
+/// Why a join that returns rows should be faster as `DataFusion` plans it, if it should. Of each range about
+/// `filtered_rows` are compared by a further condition, row by row.
 pub(crate) fn why_row_join_stays(
     sides: &Sides,
     is_bounded_twice: bool,
     returns_pairs: bool,
+    filtered_rows: Option<f64>,
 ) -> Result<Option<String>> {
     let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
     if has_few(sides.probe) || has_few(sides.build) {
@@ -76,8 +78,13 @@ pub(crate) fn why_row_join_stays(
         let reason = "a range with one end has too many of the pairs that a hash join compares";
         return Ok(Some(reason.to_string()));
     }
-    Ok(match count_pairs(sides, PAIR_NS)? {
+    let filtered = filtered_rows.unwrap_or(0.0);
+    Ok(match count_pairs(sides, PAIR_NS, filtered)? {
         PairCount::Many => None,
+        PairCount::Few(rows) if filtered > 0.0 => Some(format!(
+            "about {filtered:.0} of the {rows:.0} rows with equal keys are in its range, each of which its filter \
+             compares"
+        )),
         PairCount::Unknown if is_bounded_twice => None,
         PairCount::Unknown => Some(
             "nothing tells how many rows have the same keys, and its range has one end".to_string(),
@@ -98,7 +105,7 @@ pub(crate) fn why_grouped_join_stays(
     if sides.on.is_empty() || are_sorted_soon || !fits_in_memory(sides, memory) {
         return Ok(None);
     }
-    Ok(match count_pairs(sides, AGGREGATED_PAIR_NS)? {
+    Ok(match count_pairs(sides, AGGREGATED_PAIR_NS, 0.0)? {
         PairCount::Few(rows) => Some(few_equal(rows)),
         PairCount::Many | PairCount::Unknown => None,
     })
@@ -108,9 +115,10 @@ fn few_equal(rows: f64) -> String {
     format!("only about {rows:.1} rows have the keys of a row of the other side")
 }
 
-/// Weighs the pairs of rows with equal keys, on each of which `DataFusion`'s plan spends `pair_ns`, against the sort.
+/// Weighs the pairs of rows with equal keys, on each of which `DataFusion`'s plan spends `pair_ns`, against the sort,
+/// and against the `filtered` rows of each range that a range join compares, too.
 #[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
-fn count_pairs(sides: &Sides, pair_ns: f64) -> Result<PairCount> {
+fn count_pairs(sides: &Sides, pair_ns: f64, filtered: f64) -> Result<PairCount> {
     let Some(build_rows) = expected_rows(sides.build) else {
         return Ok(PairCount::Unknown);
     };
@@ -121,9 +129,9 @@ fn count_pairs(sides: &Sides, pair_ns: f64) -> Result<PairCount> {
         Some(probe_rows) => {
             let (build_rows, probe_rows) = (build_rows as f64, probe_rows as f64);
             let cost = BUILD_ROW_NS * build_rows + PROBE_ROW_NS * probe_rows;
-            probe_rows * equal_rows * pair_ns > cost
+            probe_rows * (equal_rows - filtered) * pair_ns > cost
         }
-        None => equal_rows > MANY_EQUAL_ROWS,
+        None => equal_rows - filtered > MANY_EQUAL_ROWS,
     };
     Ok(if are_many {
         PairCount::Many

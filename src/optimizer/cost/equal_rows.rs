@@ -2,36 +2,24 @@
 
 #![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::Array;
 use arrow::buffer::NullBuffer;
-use arrow::compute::interleave;
 use arrow::datatypes::Schema;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{HashMap, Result, ScalarValue};
-use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
-use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort::SortExec;
 
-use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::optimizer::casts::keeps_values;
+use crate::optimizer::cost::sources::sampled;
 
 /// How many rows of an in-memory table are looked at.
-const SAMPLED_ROWS: usize = 4096;
+pub(crate) const SAMPLED_ROWS: usize = 4096;
 
 /// The sides of a join, and the pairs of their equality keys, those of the probe side first.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +87,7 @@ fn distinct_keys(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Op
     Some(rows.map_or(distinct, |rows| rows.min(distinct)))
 }
 
-fn integer(value: &ScalarValue) -> Option<i128> {
+pub(crate) fn integer(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::Int8(v) => v.map(i128::from),
         ScalarValue::Int16(v) => v.map(i128::from),
@@ -122,143 +110,13 @@ fn column_of(expr: &PhysicalExprRef, schema: &Schema) -> Option<usize> {
     keeps_values(&from, cast.cast_type()).then(|| column_of(cast.expr(), schema))?
 }
 
-/// Expressions with others in place of their columns.
-fn over(
-    exprs: Vec<PhysicalExprRef>,
-    replace: impl Fn(&Column) -> PhysicalExprRef,
-) -> Result<Vec<PhysicalExprRef>> {
-    let replaced = exprs.into_iter().map(|expr| {
-        let replaced = expr.transform_up(|e| {
-            Ok(match e.downcast_ref::<Column>() {
-                Some(column) => Transformed::yes(replace(column)),
-                None => Transformed::no(e),
-            })
-        });
-        Ok(replaced?.data)
-    });
-    replaced.collect()
-}
-
-/// The same column at another place.
-fn moved(column: &Column, index: usize) -> PhysicalExprRef {
-    Arc::new(Column::new(column.name(), index))
-}
-
-/// Whether an operator returns the rows of its input, in another order or in other partitions.
-fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let moves = plan.is::<CoalescePartitionsExec>()
-        || plan.is::<RepartitionExec>()
-        || plan.is::<SortExec>();
-    moves && plan.fetch().is_none()
-}
-
-/// The table in memory whose rows a plan returns, perhaps fewer, and the keys over its columns, if there is one.
-fn table_of<'a>(
-    mut plan: &'a Arc<dyn ExecutionPlan>,
-    keys: &[&PhysicalExprRef],
-) -> Result<Option<(&'a MemorySourceConfig, Vec<PhysicalExprRef>)>> {
-    if keys.iter().any(|key| is_volatile(key)) {
-        return Ok(None);
-    }
-    let mut keys: Vec<PhysicalExprRef> = keys.iter().map(|key| Arc::clone(key)).collect();
-    let memory = loop {
-        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-            if let Some(projection) = filter.projection() {
-                keys = over(keys, |column| moved(column, projection[column.index()]))?;
-            }
-            plan = filter.input();
-        } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-            let exprs = projection.expr();
-            if exprs.iter().any(|e| is_volatile(&e.expr)) {
-                return Ok(None);
-            }
-            keys = over(keys, |column| Arc::clone(&exprs[column.index()].expr))?;
-            plan = projection.input();
-        } else if moves_rows(plan)
-            && let [input] = plan.children()[..]
-        {
-            plan = input;
-        } else {
-            let source = plan.downcast_ref::<DataSourceExec>();
-            break source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
-        }
-    };
-    let Some(memory) = memory else {
-        return Ok(None);
-    };
-    if let Some(projection) = memory.projection() {
-        keys = over(keys, |column| moved(column, projection[column.index()]))?;
-    }
-    Ok(Some((memory, keys)))
-}
-
 /// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
 /// a key can't be evaluated on its rows, or it has fewer than two.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
-    let Some((memory, keys)) = table_of(plan, keys)? else {
+    let Some(arrays) = sampled(plan, keys, SAMPLED_ROWS)? else {
         return Ok(None);
     };
-    let columns: BTreeSet<usize> = keys
-        .iter()
-        .flat_map(|key| collect_columns(key).into_iter().map(|c| c.index()))
-        .collect();
-    let columns: Vec<usize> = columns.into_iter().collect();
-    let keys = over(keys, |column| {
-        let at = columns.partition_point(|other| *other < column.index());
-        moved(column, at)
-    })?;
-    let batches: Vec<_> = memory
-        .partitions()
-        .iter()
-        .flatten()
-        .filter(|b| b.num_rows() > 0)
-        .collect();
-    let starts: Vec<usize> = batches
-        .iter()
-        .scan(0, |end, batch| {
-            let start = *end;
-            *end += batch.num_rows();
-            Some(start)
-        })
-        .collect();
-    let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
-    if rows < 2 {
-        return Ok(None);
-    }
-    let chosen: BTreeSet<usize> = if rows <= SAMPLED_ROWS {
-        (0..rows).collect()
-    } else {
-        (0..SAMPLED_ROWS).map(|i| scattered(i) % rows).collect()
-    };
-    let chosen = chosen.into_iter().map(|row| {
-        let batch = starts.partition_point(|start| *start <= row) - 1;
-        (batch, row - starts[batch])
-    });
-    let chosen: Vec<(usize, usize)> = chosen.collect();
-    let types = memory.original_schema();
-    // Arrow panics where a dictionary's keys are too narrow for the values of all batches.
-    if columns
-        .iter()
-        .any(|column| has_few_keys(types.field(*column).data_type()))
-    {
-        return Ok(None);
-    }
-    let sampled = columns.iter().map(|column| {
-        let arrays: Vec<&dyn Array> = batches.iter().map(|b| b.column(*column).as_ref()).collect();
-        Ok(interleave(&arrays, &chosen)?)
-    });
-    let schema = Arc::new(types.project(&columns)?);
-    let options = RecordBatchOptions::new().with_row_count(Some(chosen.len()));
-    let sampled = sampled.collect::<Result<_>>()?;
-    let sampled = RecordBatch::try_new_with_options(schema, sampled, &options)?;
-    let arrays = keys.iter().map(|key| {
-        let values = key.evaluate(&sampled).ok()?;
-        values.into_array(sampled.num_rows()).ok()
-    });
-    // What fails here need not fail in the join.
-    let Some(arrays) = arrays.collect::<Option<Vec<ArrayRef>>>() else {
-        return Ok(None);
-    };
+    let rows = arrays.first().map_or(0, Array::len);
     let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
     let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
     let nulls: Vec<_> = arrays.iter().map(Array::logical_nulls).collect();
@@ -272,13 +130,5 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     }
     let pairs_of = |count: usize| count * (count - 1) / 2;
     let equal: usize = counts.values().map(|count| pairs_of(*count)).sum();
-    Ok(Some(equal as f64 / pairs_of(chosen.len()).max(1) as f64))
-}
-
-/// A number that seems random, by `SplitMix64`: rows at one distance from each other may have the same keys.
-fn scattered(i: usize) -> usize {
-    let mut bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    usize::try_from((bits ^ (bits >> 31)) >> 1).unwrap_or(i)
+    Ok(Some(equal as f64 / pairs_of(rows).max(1) as f64))
 }

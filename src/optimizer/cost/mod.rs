@@ -1,6 +1,10 @@
-//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`. `max_rows`
-//! and `equal_rows` are what is known of the sides, from a logical plan and from physical ones.
+//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`. `max_rows`,
+//! `equal_rows` and `range_rows` are what is known of the sides, from a logical plan and from physical ones. `extremes`
+//! says whether differences may wrap around, `sources` finds the table below a plan.
 
 pub(crate) mod decision;
 pub(crate) mod equal_rows;
+pub(crate) mod extremes;
 pub(crate) mod max_rows;
+pub(crate) mod range_rows;
+pub(crate) mod sources;

@@ -28,7 +28,8 @@ use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, key_and_bound,
+    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, drop_implied,
+    key_and_bound,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
@@ -226,6 +227,7 @@ impl Condition {
             }
             _ => one_key(ranges, probe, build)?,
         };
+        drop_implied(&mut bounds);
         let key_type = key.get_type(build)?;
         if !is_ordered(&key_type) {
             return reject(format!("the range key {} is a {key_type}", sql_text(&key)));

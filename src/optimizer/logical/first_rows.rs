@@ -1,5 +1,5 @@
-//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows; those that tie for the
-//! first place, by `rank()`, as rows with the last key.
+//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows; those that tie for a
+//! place, by `rank()`, as rows whose key is, or is not after, the one in this place.
 //!
 //! ```text
 //!   SELECT a.id, p.v FROM a JOIN p ON p.ts <= a.ts QUALIFY row_number() OVER (PARTITION BY a.id ORDER BY p.ts DESC) <= 3
@@ -28,38 +28,41 @@
 //!         p
 //! ```
 //!
-//! All rows with the key that comes first have the rank 1, and `dense_rank()` 1. Where a key that is NULL may come
-//! first, or floats are equal that are not the same, the query stays as it is.
+//! All rows with the key that comes first have the rank 1, and `dense_rank()` 1. With `rank() <= 3` the join is with
+//! the third row and all that are not after its key:
+//!
+//! ```text
+//!       Inner Join: p.ts <= a.ts, p.ts >= third OR third IS NULL
+//!         NearestRows: range=p.ts in (-inf, a.ts], order=desc, skip=2, limit=1
+//! ```
+//!
+//! Where a key that is NULL may come first, or floats are equal that are not the same, the query stays as it is.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{JoinType, NullEquality, Result, ScalarValue};
-use datafusion::functions_aggregate::expr_fn::{max, min};
 use datafusion::functions_window::rank::Rank;
 use datafusion::functions_window::row_number::RowNumber;
 use datafusion::logical_expr::expr::{BinaryExpr, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, Limit, LogicalPlan,
-    Operator, Sort, SortExpr, Window, WindowFunctionDefinition, lit,
+    Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, Operator, SortExpr, Window,
+    WindowFunctionDefinition,
 };
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::sql_text::{clause, sql_text};
-use crate::logical_plan::nearest_rows::NearestRows;
 use crate::optimizer::condition::key_and_bound;
 use crate::optimizer::logical::common::constant::constant;
-use crate::optimizer::logical::common::names::restore_columns;
-use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_columns, to_outer};
+use crate::optimizer::logical::common::outer_columns::{has_outer_columns, to_outer};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, filtered, projected, renamed,
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
-use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
-use crate::optimizer::logical::later_row::{excludes_null, is_the_same_each_time};
 use crate::optimizer::logical::lateral::Lateral;
+use crate::optimizer::logical::tied_rows::{is_searched, limited, with_ties};
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
@@ -167,6 +170,8 @@ struct Numbers<'a> {
     call: &'a WindowFunction,
     /// Whether rows with equal keys have equal numbers.
     ties: bool,
+    /// Whether the numbers after these follow without a gap.
+    is_dense: bool,
 }
 
 impl<'a> Numbers<'a> {
@@ -181,7 +186,12 @@ impl<'a> Numbers<'a> {
         let inner = function.inner();
         let ties = inner.is::<Rank>() && ["rank", "dense_rank"].contains(&function.name());
         let is_plain = call.params.filter.is_none() && !call.params.distinct;
-        (is_plain && (ties || inner.is::<RowNumber>())).then_some(Self { call, ties })
+        let is_dense = ties && function.name() == "dense_rank";
+        (is_plain && (ties || inner.is::<RowNumber>())).then_some(Self {
+            call,
+            ties,
+            is_dense,
+        })
     }
 }
 
@@ -200,11 +210,16 @@ fn numbered(plan: &LogicalPlan, rows: usize, config: &dyn OptimizerConfig) -> Ma
     let [expr] = window.window_expr.as_slice() else {
         return reject("another window function needs all rows of a group");
     };
-    let Some(Numbers { call, ties }) = Numbers::of(expr) else {
+    let Some(Numbers {
+        call,
+        ties,
+        is_dense,
+    }) = Numbers::of(expr)
+    else {
         return reject(format!("{} is not row_number() or rank()", sql_text(expr)));
     };
-    if ties && rows > 1 {
-        return reject("it asks for more than the first place");
+    if is_dense && rows > 1 {
+        return reject("it asks for the rows of several keys, of which each may have many");
     }
     let groups = Groups {
         ties,
@@ -236,7 +251,7 @@ struct Groups {
     order: Vec<SortExpr>,
     conditions: Vec<Expr>,
     rows: usize,
-    /// Whether all rows that tie for the first place are asked for.
+    /// Whether all rows that tie for the last of these places are asked for.
     ties: bool,
 }
 
@@ -313,18 +328,11 @@ impl Groups {
             return reject("it is ordered by nothing of the side that is searched");
         }
         if self.ties {
-            return with_first_key(join, probe, build, condition, &orders, config);
+            let sides = (probe.as_ref(), build.as_ref());
+            return with_ties(join, sides, condition, &orders, self.rows, config);
         }
-        let sort = LogicalPlan::Sort(Sort {
-            expr: orders,
-            input: Arc::new(filtered(build.as_ref().clone(), condition)?),
-            fetch: None,
-        });
-        let first = LogicalPlan::Limit(Limit {
-            skip: None,
-            fetch: Some(Box::new(lit(i64::try_from(self.rows).unwrap_or(i64::MAX)))),
-            input: Arc::new(sort),
-        });
+        let rows = filtered(build.as_ref().clone(), condition)?;
+        let first = limited(rows, orders, 0, self.rows);
         let Lateral { joined, values } = Lateral::try_match(probe, &first, kept, config)?;
         if !is_searched(&joined) {
             return reject("its range is not about what it is ordered by");
@@ -337,80 +345,4 @@ impl Groups {
         }
         Ok(projected(joined, renamed(columns, &join.schema))?)
     }
-}
-
-/// The join of the rows of `probe` with the rows of `build` that meet a condition and have the key that comes first.
-fn with_first_key(
-    join: &Join,
-    probe: &LogicalPlan,
-    build: &LogicalPlan,
-    condition: Expr,
-    orders: &[SortExpr],
-    config: &dyn OptimizerConfig,
-) -> Match<LogicalPlan> {
-    let [SortExpr { expr: key, asc, .. }] = orders else {
-        return reject("its rows that tie are by several expressions");
-    };
-    check_repeats(key)?;
-    if !is_of(key, build.schema()) || !is_the_same_each_time(build)? {
-        return reject("its rows may be others each time");
-    }
-    let conditions = conjuncts([from_outer(condition.clone())?]);
-    let is_equal = |condition: &Expr| match condition {
-        Expr::BinaryExpr(BinaryExpr {
-            left,
-            op: Operator::Eq,
-            right,
-        }) => [(left, right), (right, left)]
-            .iter()
-            .any(|(one, other)| one.as_ref() == key && is_of(other, probe.schema())),
-        _ => false,
-    };
-    if conditions.iter().any(is_equal) {
-        return reject("all of its rows tie");
-    }
-    let excludes_null = |condition: &Expr| excludes_null(condition, key);
-    if key.nullable(build.schema())? && !conditions.iter().any(excludes_null) {
-        return reject(format!("{} may be NULL", sql_text(key)));
-    }
-    let extreme = if *asc {
-        min(key.clone())
-    } else {
-        max(key.clone())
-    };
-    let key_type = key.get_type(build.schema())?;
-    if key_type.is_floating() || extreme.get_type(build.schema())? != key_type {
-        return reject(format!("{} is a {key_type}", sql_text(key)));
-    }
-    let rows = filtered(build.clone(), condition)?;
-    let first = Aggregate::try_new(Arc::new(rows), vec![], vec![extreme])?;
-    let first = LogicalPlan::Aggregate(first);
-    let mut found = CorrelatedAggregate::try_match(&first, probe.schema(), &[], config)?;
-    let Some(first) = std::mem::take(&mut found.values).into_iter().next() else {
-        return reject("it has no first key");
-    };
-    let is_first = key.clone().eq(first);
-    let filter = conjunction(join.filter.iter().cloned().chain([is_first]));
-    let with_key = LogicalPlan::Join(Join {
-        filter,
-        ..join.clone()
-    });
-    let mut inputs = vec![found.above(probe.clone())?, build.clone()];
-    if !std::ptr::eq(probe, join.left.as_ref()) {
-        inputs.reverse();
-    }
-    let joined = with_key.with_new_exprs(with_key.expressions(), inputs)?;
-    Ok(restore_columns(joined, &join.schema)?)
-}
-
-/// Whether the rows are found by a search, and not by a look at each row in its order.
-fn is_searched(joined: &LogicalPlan) -> bool {
-    let LogicalPlan::Extension(extension) = joined else {
-        return true;
-    };
-    let Some(nearest) = extension.node.as_any().downcast_ref::<NearestRows>() else {
-        return true;
-    };
-    let condition = nearest.condition();
-    condition.residual.is_none() || !condition.spec.bounds.is_empty()
 }

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too, unless an
-//! aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is
+//! aggregate has ORDER BY or there are placeholders. So it does where a difference of integers is compared, which the
+//! planner may find to wrap around. Inner, left and right joins match; the side that groups are of is
 //! the probe side. Aggregates without an index, such as `stddev(p.v)` beside `avg(p.v)`, are computed by their
 //! accumulators (`merge_states`). Without any other, the join stays and returns its rows.
 //!
@@ -44,9 +45,11 @@ use crate::optimizer::logical::aggregate_decomposition::{
 use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
-use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
-use crate::optimizer::logical::open_ends::compared_by_keys;
+use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
+use crate::optimizer::logical::later_row::is_the_same_each_time;
+use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences};
 use crate::optimizer::logical::order_by::order_zeros;
+use crate::optimizer::logical::range_union::{split_alternatives, union_of};
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, or_log, reject};
 
@@ -194,7 +197,10 @@ impl GroupedJoin<'_> {
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
         let rest = join.filter.iter().cloned().collect();
-        let mut rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
+        let rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
+        let (rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
+        let mut others = self.alternatives(rest, &calls, probe_schema, build_schema)?;
+        let mut rest = others.remove(0);
         let of_build = calls
             .iter()
             .filter(|call| !is_extreme_of(call, probe_schema));
@@ -211,6 +217,14 @@ impl GroupedJoin<'_> {
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
         let threshold = crossed.or(counted);
         condition.check_infallible(build_schema)?;
+        let others = others.into_iter().map(|rest| {
+            let constants = Constants::Filter;
+            Condition::try_match(on.to_vec(), rest, constants, probe_schema, build_schema)
+        });
+        let mut others = others.collect::<Match<Vec<_>>>()?;
+        if threshold.is_some() && !others.is_empty() {
+            return reject("it has a threshold and alternatives of a range");
+        }
         if let Some(threshold) = &threshold {
             threshold.check_infallible(build_schema)?;
         }
@@ -253,18 +267,40 @@ impl GroupedJoin<'_> {
             return reject(format!("all of its aggregates read every row: {calls}"));
         }
         let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
-        let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let has_equality_keys = !condition.on.is_empty();
-        let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
-        let mut joined = extension(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
+        others.insert(0, condition);
+        let joined = others.into_iter().map(|mut condition| {
+            let build = condition.filter_build(build.as_ref().clone())?;
+            let (thresholds, aggregates) = (thresholds.clone(), aggregates.clone());
+            let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
+            let joined = RangeJoin::try_new(probe.as_ref().clone(), build, spec)?;
+            Ok(extension(joined))
+        });
+        let mut joined = union_of(joined.collect::<Result<_>>()?)?;
         if let Some(is_kept) = is_kept.filter(|_| unmatched == Unmatched::Drop) {
             // The range join drops the rows without candidates, not those of whose candidates none crosses the
             // threshold.
             joined = filtered(joined, is_kept)?;
         }
+        let plan = self.grouped(joined, groups, merges, values)?;
+        if !has_equality_keys && !may_wrap {
+            // DataFusion would compare all rows of one side with all of the other.
+            return Ok(plan);
+        }
+        self.with_choice(plan, &calls, probe_schema, may_wrap)
+    }
+
+    /// The aggregate over a range join, with the columns of the one that it replaces.
+    fn grouped(
+        &self,
+        joined: LogicalPlan,
+        groups: Vec<Expr>,
+        merges: Vec<Expr>,
+        values: Vec<Expr>,
+    ) -> Match<LogicalPlan> {
         // The grouping columns come first in both schemas.
-        let old = &aggregate.schema;
+        let old = &self.aggregate.schema;
         let group_columns = old.fields().len() - values.len();
         let (groups, indexes) = distinct(groups, group_columns);
         let aggregate_columns = merges.len();
@@ -283,34 +319,72 @@ impl GroupedJoin<'_> {
         });
         let plan = projected(LogicalPlan::Aggregate(grouped), named.collect())?;
         check_fields(plan.schema(), old, group_columns)?;
-        if !has_equality_keys {
-            // DataFusion would compare all rows of one side with all of the other.
-            return Ok(plan);
-        }
-        self.with_choice(plan, &calls, probe_schema)
+        Ok(plan)
     }
 
-    /// Offers the join as it was written beside a plan, if it has the same answer.
+    /// Offers the join as it was written beside a plan, if that can be planned later. It must be if a difference of
+    /// integers may wrap around.
     fn with_choice(
         &self,
         plan: LogicalPlan,
         calls: &[AggregateFunction],
         probe: &DFSchema,
+        may_wrap: bool,
     ) -> Match<LogicalPlan> {
+        match self.as_written(calls, probe)? {
+            Some(as_written) => {
+                let choice = JoinChoice::try_new(plan, as_written)?;
+                Ok(extension(choice.with_differences(may_wrap)))
+            }
+            None if may_wrap => reject(
+                "a difference of integers may wrap around, and it can't be planned in two ways",
+            ),
+            None => Ok(plan),
+        }
+    }
+
+    /// The conditions, once for each alternative of a range, if these may be joined one after the other: each row of
+    /// the probe side that has a match has one row for each alternative then.
+    fn alternatives(
+        &self,
+        rest: Vec<Expr>,
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Vec<Vec<Expr>>> {
+        let join = self.join;
+        // Of ties of an ORDER BY, that in the first range would not be first.
+        let is_ordered = calls.iter().any(|call| !call.params.order_by.is_empty());
+        let may_be_split = join.join_type == JoinType::Inner
+            && !is_ordered
+            && is_the_same_each_time(&join.left)?
+            && is_the_same_each_time(&join.right)?;
+        let split = if may_be_split {
+            split_alternatives(&rest, probe, build)?
+        } else {
+            None
+        };
+        Ok(split.unwrap_or_else(|| vec![rest]))
+    }
+
+    /// The aggregate over the join as it was written, if it has the same answer and can be planned later.
+    fn as_written(
+        &self,
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+    ) -> Result<Option<LogicalPlan>> {
         // Of ties of an ORDER BY, DataFusion takes any.
         if calls.iter().any(|call| !call.params.order_by.is_empty()) {
-            return Ok(plan);
+            return Ok(None);
         }
-        let as_written = self.as_written(calls, probe)?;
-        if !as_written.get_parameter_names()?.is_empty() {
-            // A prepared statement replaces placeholders in inputs alone.
-            return Ok(plan);
-        }
-        Ok(extension(JoinChoice::try_new(plan, as_written)?))
+        let as_written = self.in_total_order(calls, probe)?;
+        // A prepared statement replaces placeholders in inputs alone.
+        let is_final = as_written.get_parameter_names()?.is_empty();
+        Ok(is_final.then_some(as_written))
     }
 
     /// The aggregate over the join, with extremes of floats in total order, as a range join finds them.
-    fn as_written(&self, calls: &[AggregateFunction], probe: &DFSchema) -> Result<LogicalPlan> {
+    fn in_total_order(&self, calls: &[AggregateFunction], probe: &DFSchema) -> Result<LogicalPlan> {
         let mut aggregate = self.aggregate.clone();
         let groups = aggregate.schema.fields().len() - aggregate.aggr_expr.len();
         let fields = aggregate.schema.fields()[groups..].iter();

@@ -1,21 +1,28 @@
-//! Joins that compare every pair of rows, or of rows with equal keys, and why they are no range joins.
+//! Joins that compare every pair of rows, or of rows with equal keys, and why they are no range joins; and aggregates
+//! that read very many pairs, as that of a subquery may which became a join with GROUP BY.
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{JoinType, Result};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
 };
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 
 use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
+use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
+use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::row_joins::{compared_pairs, why_stays};
 use crate::optimizer::written::Conditions;
 
@@ -115,8 +122,69 @@ fn why_not_ours(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<S
 /// A cross join, or a join with equality keys, of this many pairs is worth a note.
 const MANY_PAIRS: u128 = 1_000_000_000;
 
-/// Puts a note above each join that compares every pair of rows: why it is no range join. Plans of EXPLAIN and EXPLAIN
-/// ANALYZE have it as their last rule.
+/// An aggregate reads so many pairs for each row of the larger side of its join that it is worth a note, if these are
+/// many: a join by a key of the smaller side makes one.
+const MANY_PAIRS_A_ROW: u128 = 32;
+
+/// About how many pairs the join below an aggregate makes for it, if these are very many.
+fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
+    let Some(aggregate) = plan.downcast_ref::<AggregateExec>() else {
+        return Ok(None);
+    };
+    // The others read what these return.
+    if aggregate.mode().input_mode() != AggregateInputMode::Raw {
+        return Ok(None);
+    }
+    let mut input = aggregate.input();
+    while input.is::<ProjectionExec>() || input.is::<RepartitionExec>() {
+        let [below] = input.children()[..] else {
+            break;
+        };
+        input = below;
+    }
+    let (sides, pairs) = if let Some(join) = input.downcast_ref::<RangeJoinExec>() {
+        let rows = join.returned_rows();
+        if rows.is_none_or(|rows| rows.returns_build_rows() || rows.limit().is_some()) {
+            return Ok(None);
+        }
+        let spec = join.spec();
+        let sides = Sides {
+            on: &spec.on,
+            probe: join.probe(),
+            build: join.build(),
+        };
+        let rows = rows_in_range(&sides, &spec.key, &spec.bounds)?;
+        let pairs = rows.zip(expected_rows(join.probe()));
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate, which is positive"
+        )]
+        let pairs = pairs.map(|(rows, ranges)| (rows * ranges as f64) as u128);
+        (sides, pairs)
+    } else if let Some(join) = input.downcast_ref::<HashJoinExec>() {
+        use JoinType::{Full, Inner, Left, Right};
+        if !matches!(join.join_type(), Inner | Left | Right | Full) {
+            return Ok(None);
+        }
+        let sides = Sides {
+            on: join.on(),
+            probe: join.left(),
+            build: join.right(),
+        };
+        (sides, equal_pairs(&sides)?)
+    } else {
+        return Ok(None);
+    };
+    let rows = [sides.probe, sides.build].map(expected_rows);
+    let rows = rows.into_iter().flatten().max().unwrap_or(0) as u128;
+    let fewest = MANY_PAIRS.max(rows.saturating_mul(MANY_PAIRS_A_ROW));
+    Ok(pairs.filter(|pairs| *pairs >= fewest))
+}
+
+/// Puts a note above each join that compares every pair of rows: why it is no range join; and above each aggregate that
+/// reads very many pairs. Plans of EXPLAIN and EXPLAIN ANALYZE have it as their last rule.
 #[derive(Debug)]
 pub(crate) struct NoteQuadraticJoins {
     /// Those of the query.
@@ -149,6 +217,13 @@ impl PhysicalOptimizerRule for NoteQuadraticJoins {
             return Ok(plan);
         }
         let noted = plan.transform_up(|plan| {
+            if let Some(pairs) = aggregated_pairs(&plan)? {
+                let note = format!(
+                    "aggregates about {pairs} pairs of rows, which its join makes: a condition of equalities and one \
+                     range, and aggregates of the columns of one side, need no pairs"
+                );
+                return Ok(Transformed::yes(Arc::new(NoteExec::new(plan, note)) as _));
+            }
             Ok(match QuadraticJoin::of(&plan, &self.conditions, &options) {
                 Some(join) => {
                     let keys = if join.has_keys {

@@ -47,6 +47,7 @@ use crate::logical_plan::range_join::{
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
+use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::rejection::{Match, reject};
@@ -318,10 +319,33 @@ impl<'a> Oriented<'a> {
             probe: self.probe,
             build: self.build,
         };
-        match why_row_join_stays(&sides, self.condition.is_bounded_twice(), returns_pairs)? {
+        let is_bounded_twice = self.condition.is_bounded_twice();
+        let filtered = self.filtered_rows()?;
+        match why_row_join_stays(&sides, is_bounded_twice, returns_pairs, filtered)? {
             Some(reason) => reject(reason),
             None => Ok(()),
         }
+    }
+
+    /// The further condition on pairs that no index answers.
+    fn filter(&self) -> Option<&JoinFilter> {
+        match &self.condition.threshold {
+            Some(threshold) => threshold.rest.as_ref(),
+            None => self.condition.residual.as_ref(),
+        }
+    }
+
+    /// About how many rows of each range are compared by a further condition, if there is one and something tells.
+    fn filtered_rows(&self) -> Result<Option<f64>> {
+        if self.filter().is_none() || self.condition.threshold.is_some() {
+            return Ok(None);
+        }
+        let sides = Sides {
+            on: &self.on,
+            probe: self.probe,
+            build: self.build,
+        };
+        rows_in_range(&sides, &self.condition.key, &self.condition.bounds)
     }
 
     /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the
@@ -347,7 +371,7 @@ impl<'a> Oriented<'a> {
     }
 
     fn into_plan(self, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
-        let label = self.label();
+        let label = self.label()?;
         let Self {
             join,
             probe,
@@ -429,7 +453,7 @@ impl<'a> Oriented<'a> {
     }
 
     /// The join as EXPLAIN shows it.
-    fn label(&self) -> String {
+    fn label(&self) -> Result<String> {
         let mut parts = vec![format!("type={}", self.join_type)];
         if !self.on.is_empty() {
             let on = self.on.iter();
@@ -441,16 +465,12 @@ impl<'a> Oriented<'a> {
         let RangeCondition {
             key,
             bounds,
-            residual,
             threshold,
+            ..
         } = &self.condition;
         let bounds = bounds.iter().map(|(c, bound)| (*c, numbered_text(bound)));
         let (key, bounds) = (numbered_text(key), bounds.collect::<Vec<_>>());
         parts.push(format!("range={key} in {}", KeyInterval(&bounds)));
-        let filter = match threshold {
-            Some(threshold) => threshold.rest.as_ref(),
-            None => residual.as_ref(),
-        };
         if let Some(threshold) = threshold {
             let (value, limit) = (
                 numbered_text(&threshold.value),
@@ -459,8 +479,11 @@ impl<'a> Oriented<'a> {
             let op = operator(threshold.comparison);
             parts.push(format!("threshold={value} {op} {limit}"));
         }
-        if let Some(filter) = filter {
-            parts.push(format!("filter={}", numbered_text(filter.expression())));
+        if let Some(filter) = self.filter() {
+            let rows = self.filtered_rows()?;
+            let rows = rows.map_or_else(String::new, |rows| format!(", ~{rows:.0} a range"));
+            let filter = numbered_text(filter.expression());
+            parts.push(format!("filter={filter} (row by row{rows})"));
         }
         let returned = match self.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",
@@ -468,6 +491,6 @@ impl<'a> Oriented<'a> {
             _ => "rows",
         };
         parts.push(format!("returns={returned}"));
-        parts.join(", ")
+        Ok(parts.join(", "))
     }
 }
