@@ -364,29 +364,6 @@ def authors(device, published):
 
 # --- the page ---
 
-def missing(devices):
-    """What no device has results for."""
-    wanted = (
-        ("ray tracing", any(device.search("mixed", names=(RTXRMQ,)) for device in devices)),
-        ("CL without shuffles and without warp intrinsics, as they are now", any(device.steps("mixed", (NO_INTRINSICS,)) for device in devices)),
-        ("random reads of groups of threads", any(device.reads for device in devices)),
-        ("CL, VL and LCA timed as in the paper", any(row["cold_ns"] for device in devices for row in device.rows)),
-    )
-    names = [name for name, there in wanted if not there]
-    return wrapped(f"Not in these results: {'; '.join(names)}.") + [""] if names else []
-
-
-def authors_rays(devices, published):
-    """The authors' own figures of RTXRMQ, where no device has any to be shown beside."""
-    if any(device.search("mixed", names=(RTXRMQ,)) for device in devices):
-        return []
-    found = {workload: published.times("RTXRMQ", "A100", workload) for workload in ("large", "medium", "small")}
-    sizes = sorted({n for times in found.values() for n in times})
-    rows = [[workload, *(short(times[n]) for n in sizes)] for workload, times in found.items()]
-    return ["RTXRMQ by its authors on an A100, which has no RT cores either, ns a query, the best block of each:", "",
-            *table(["", *(f"2^{n}" for n in sizes)], rows), ""]
-
-
 def body(devices, figures, published, folder):
     """The generated part of the page, as lines."""
     lines = []
@@ -394,7 +371,6 @@ def body(devices, figures, published, folder):
         lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
         wrong = sum(int(row["wrong"]) for row in device.all)
         lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
-    lines += missing(devices) + authors_rays(devices, published)
     lines += ["### Figures", "", "Numbers are the paper's.", ""]
     for number, what, shown in figures:
         reading = read_18(devices) if number == "18" else by_device(devices, READINGS[number])
