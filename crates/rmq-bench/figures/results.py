@@ -73,13 +73,14 @@ class Device:
         self.reads = [row for row in rows if row["section"] == "reads"]
 
     def points(self, sections, workload, y, names, rows=None):
-        """Points {log2 n: y(row)} by system, in the order of `names`: of several settings the first, of times the least."""
-        lines = {name: {} for name in names}
+        """Points {log2 n: y(row)} by system, in the order of `names`: of several settings that of the fastest row with a y."""
+        lines, fastest = {name: {} for name in names}, {}
         for row in self.rows if rows is None else rows:
             if row["section"] in sections and row["workload"] == workload and system(row) in lines:
                 if value := y(row):
-                    points, n = lines[system(row)], log2_n(row)
-                    points[n] = min(points.get(n, value), value) if y is ns else points.get(n, value)
+                    name, n = system(row), log2_n(row)
+                    if ns(row) < fastest.get((name, n), math.inf):
+                        lines[name][n], fastest[name, n] = value, ns(row)
         return {name: dict(sorted(points.items())) for name, points in lines.items() if points}
 
     def search(self, workload, y=ns, names=(OURS, CL, VL, LCA, TOUR, RTXRMQ, FULL_SCAN, HRMQ, CPU, TWO_READS)):
@@ -112,9 +113,9 @@ class Device:
         """Whether a row is of the values, results and ranges that the paper measures."""
         return (row["key"], row["data"], row["result"]) in (("f32", "uniform", "value"), ("f32", "constant", "value")) and row["workload"] != "ascending"
 
-    def tuned(self, contender):
-        """The best of the heat map, mixed ranges: {log2 n: ns}."""
-        return {n: min(cells.values()) for n, cells in self.heat(contender).items()}
+    def tuned(self, contender, workload="mixed"):
+        """The best of the heat map, where these ranges have one: {log2 n: ns}."""
+        return {n: min(cells.values()) for n, cells in self.heat(contender, workload).items()}
 
     def paper(self, workload):
         """The better of CL and VL with the paper's parameters, in our implementation or the authors': {log2 n: ns}."""
@@ -133,7 +134,7 @@ class Device:
     def others(self, workload):
         """The best of all other systems with an index, tuned ones and the authors' programs included: {log2 n: ns}."""
         found = self.points(("search",), workload, ns, (LCA, TOUR, f"{VL} t = 8", f"{VL} t = 64"))
-        tuned = [self.tuned("CL"), self.tuned("VL")] if workload == "mixed" else []
+        tuned = [self.tuned(name, workload) for name in ("CL", "VL")]
         return least([self.paper(workload), *found.values(), *tuned, *self.authors(workload, ("LCA",))])
 
     def rays(self, contender, workload):
@@ -142,9 +143,10 @@ class Device:
         rows = [row for row in self.rows if (row["section"], row["contender"], row["workload"]) == ("rays", contender, workload)]
         return {(int(row[column]), log2_n(row)): ns(row) for row in rows}
 
-    def spread(self, sections):
+    def spread(self, sections, on_cpu=False):
         """The greatest ratio of the slowest to the fastest round of a cell, and the median of these."""
-        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in self.all if row["section"] in sections and number(row, "least_ns"))
+        rows = [row for row in self.all if row["section"] in sections and number(row, "least_ns")]
+        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in rows if (system(row) in (CPU, HRMQ)) == on_cpu)
         return (ratios[-1], ratios[len(ratios) // 2]) if ratios else None
 
 

@@ -29,8 +29,8 @@ const LONGEST: u32 = 26;
 /// The most queries, as a power of two.
 const MOST_QUERIES: u32 = 22;
 
-/// The most seconds that all queries may take at once. Without ray-tracing cores, time grows with the triangles that a
-/// ray passes: with the values of a block, and with the number of blocks.
+/// The most seconds that all queries may take at once: some settings take that long where the driver traces rays in
+/// software.
 const LONGEST_TRACE: f64 = 2.0;
 
 /// How far answers of the published layout may be off; devices compute the distance of a hit with such an error.
