@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{self, Expr, SetExpr, Value};
 /// Puts parameters that are values of an INSERT in parentheses.
 ///
 /// Of one without them, DataFusion 55 reads the name as a number. It also takes the type of the column for that of the
-/// parameter and casts nothing, so a str among values of type Utf8View would be stored as it is, and no later query
+/// parameter and casts nothing, so a str among values of type `Utf8View` would be stored as it is, and no later query
 /// could read both.
 pub fn parenthesize_parameters(statement: &mut Statement) {
     let insert = match statement {
