@@ -9,7 +9,7 @@ use datafusion::catalog::{
 use datafusion::common::{Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
+use datafusion::logical_expr::{AggregateUDF, AggregateUDFImpl as _, ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
@@ -22,7 +22,8 @@ use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
 use crate::expr::abs::AbsUdf;
 use crate::expr::arg_extreme::ArgExtremeUdf;
-use crate::expr::frame_udf::FrameUdf;
+use crate::expr::first_last::{FirstLastPlanner, FirstLastUdf};
+use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::expr::interval_product::IntervalProductPlanner;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
@@ -51,7 +52,7 @@ use rmq_engine::Extreme;
 /// at all.
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
-    /// `arg_max`, an `abs` that takes durations, too, products of intervals and integers, the table functions
+    /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too, products of intervals and integers, the table functions
     /// `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query
     /// planner.
     ///
@@ -125,12 +126,20 @@ fn register_in(
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
     scalars.push(Arc::new(ScalarUDF::from(AbsUdf::new())));
     let windows = builder.window_functions().get_or_insert_default();
-    let frames = RangeFunction::ALL.map(FrameUdf::new);
-    windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
+    for bounds in [FrameBounds::Positions, FrameBounds::Keys] {
+        let frames = RangeFunction::ALL.map(|function| FrameUdf::new(function, bounds));
+        windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
+    }
 
     let aggregates = builder.aggregate_functions().get_or_insert_default();
     let arg_extremes = ArgExtremeUdf::EXTREMES.map(ArgExtremeUdf::new);
     aggregates.extend(arg_extremes.map(|udf| Arc::new(AggregateUDF::from(udf))));
+    for name in FirstLastUdf::all() {
+        // A session may have its own.
+        if !aggregates.iter().any(|known| known.name() == name.name()) {
+            aggregates.push(Arc::new(AggregateUDF::from(name)));
+        }
+    }
 
     let tables = builder.table_functions().get_or_insert_default();
     let extremes = [Extreme::Min, Extreme::Max].map(|e| RangeTableFunction::new(e, names.clone()));
@@ -158,6 +167,7 @@ fn register_in(
 
     let exprs = builder.expr_planners().get_or_insert_default();
     exprs.insert(0, Arc::new(IntervalProductPlanner));
+    exprs.insert(0, Arc::new(FirstLastPlanner));
 
     let relations = builder.relation_planners().get_or_insert_default();
     // Once more after an earlier call, which is harmless.
@@ -165,12 +175,11 @@ fn register_in(
 
     let optimizer = builder.optimizer().take().unwrap_or_default();
     let physical = builder.physical_optimizers().take().unwrap_or_default();
+    let mut analyzer = builder.analyzer().take().unwrap_or_default();
+    append_analyzer_rules(&mut analyzer.rules);
+    *builder.analyzer() = Some(analyzer);
     let builder = builder
         .with_config(config)
-        .with_analyzer_rule(Arc::new(CheckFrameCalls))
-        .with_analyzer_rule(Arc::new(ArgExtremesToFirstValues))
-        .with_analyzer_rule(Arc::new(JoinSubqueriesToFilters))
-        .with_analyzer_rule(Arc::new(NullableSubqueries))
         .with_optimizer_rules(with_rules(optimizer, &planner).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
     match planner {
@@ -187,6 +196,19 @@ enum Position<'a> {
     Before(&'a str),
     After(&'a str),
     End,
+}
+
+/// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
+fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 4] = [
+        Arc::new(CheckFrameCalls),
+        Arc::new(ArgExtremesToFirstValues),
+        Arc::new(JoinSubqueriesToFilters),
+        Arc::new(NullableSubqueries),
+    ];
+    let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
+    rules.retain(|rule| !is_ours(rule.name()));
+    rules.extend(ours);
 }
 
 /// Adds the rules for logical plans.
@@ -373,15 +395,6 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: Arc<IndexCatal
     let mut state = state_ref.write();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string());
-    // An earlier call may have registered them.
-    if let Some(analyzer) = builder.analyzer() {
-        let ours = [
-            CheckFrameCalls.name(),
-            ArgExtremesToFirstValues.name(),
-            NullableSubqueries.name(),
-        ];
-        analyzer.rules.retain(|rule| !ours.contains(&rule.name()));
-    }
     overridden_first(builder.scalar_functions(), state.scalar_functions(), |f| {
         names(f.name(), f.aliases())
     });

@@ -6,8 +6,8 @@
 
 RMQ is the shell's binary. A task is NAME.sql, with its canonical form in NAME.canonical.sql where that is another, and in NAME.duckdb.sql what DuckDB takes instead.
 Tables come from a seed; --series has CSV files with the columns timestamp and value, one sensor each, and --prices with date and close, one symbol each. They are
-written as Parquet files. Each run is a process (a connection of DuckDB) of its own, so no index is kept; seconds are the median of the runs, with printing as CSV
-in rmq and with collecting the rows as Arrow in DuckDB. Rows are compared as sets with repetitions: floats may differ by 1e-9 of the larger one, all else is exact.
+written as Parquet files. Each run is a process (a connection of DuckDB) of its own, so no index is kept; seconds are the median of the runs, with collecting the rows,
+as Arrow in DuckDB, but without printing them. Below the table stand how many are as fast as the canonical form, and which are slower than DuckDB. Rows are compared as sets with repetitions: floats may differ by 1e-9 of the larger one, all else is exact.
 """
 
 import argparse
@@ -102,14 +102,14 @@ class Rmq:
         external = [f"CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{folder}/{name}.parquet'" for name in names]
         settings = [f"SET {setting}" for setting in args.set]
         self.setup = [f"SET datafusion.execution.target_partitions = {args.threads}", *settings, *external]
-        self.command = [binary, "--format", "csv", "--maxrows", "inf", "--null", r"\N"]
-        self.timeout = args.timeout
+        self.binary, self.timeout = binary, args.timeout
 
-    def run(self, sql):
+    def run(self, sql, *format):
         """What the shell prints after the statements of the setup, or why it printed nothing."""
         sql = re.sub(r"^--.*\n", "", sql)
+        command = [self.binary, *(format or ("--format", "csv", "--maxrows", "inf", "--null", r"\N"))]
         try:
-            run = subprocess.run(self.command + ["-c", "; ".join([*self.setup, sql])], capture_output=True, text=True, timeout=self.timeout, preexec_fn=limit_memory)
+            run = subprocess.run(command + ["-c", "; ".join([*self.setup, sql])], capture_output=True, text=True, timeout=self.timeout, preexec_fn=limit_memory)
         except subprocess.TimeoutExpired:
             return None, f"> {self.timeout:g}"
         if run.returncode != 0:
@@ -118,13 +118,15 @@ class Rmq:
         last = max(i for i, line in enumerate(lines[:-4]) if line.startswith("Elapsed")) if len(lines) > 4 else 0
         return [line for line in lines[last + 1 :] if line], None
 
-    def query(self, sql):
-        """The seconds of the query and its rows, or why there are none."""
+    def rows(self, sql):
+        """Why there is no answer, if there is none, and its rows."""
         lines, failure = self.run(sql)
-        if failure:
-            return failure, None
-        seconds = float(lines[-1].split()[1])
-        return seconds, list(csv.reader(lines[1:-2]))
+        return failure, None if failure else list(csv.reader(lines[1:-2]))
+
+    def seconds(self, sql):
+        """The seconds of the query, whose rows are collected; one is printed."""
+        lines, failure = self.run(sql, "--format", "table", "--maxrows", "1")
+        return failure or float(lines[-1].split()[1])
 
     def operators(self, sql):
         lines, failure = self.run("EXPLAIN FORMAT INDENT " + re.sub(r"^--.*\n", "", sql))
@@ -135,6 +137,12 @@ class Rmq:
 class DuckDB:
     def __init__(self, folder, names, args):
         self.folder, self.names, self.args = folder, names, args
+
+    def rows(self, sql):
+        return self.query(sql)
+
+    def seconds(self, sql):
+        return self.query(sql)[0]
 
     def query(self, sql):
         db = duckdb.connect(config={"threads": self.args.threads, "memory_limit": f"{MEMORY}B"})
@@ -189,14 +197,13 @@ def same(ours, theirs):
 
 
 def measure(engine, sql, runs):
-    """The median time and the last rows; a query that fails is not run again."""
-    seconds = []
-    for _ in range(runs):
-        took, rows = engine.query(sql)
-        if rows is None:
-            return took, None
-        seconds.append(took)
-    return statistics.median(seconds), rows
+    """The median time and the rows; a query that fails is not run again."""
+    failure, rows = engine.rows(sql)
+    if rows is None:
+        return failure, None
+    seconds = [engine.seconds(sql) for _ in range(runs)]
+    failed = [took for took in seconds if isinstance(took, str)]
+    return (failed[0] if failed else statistics.median(seconds)), rows
 
 
 def shown(seconds):
@@ -228,13 +235,19 @@ def main():
         db.close()
         rmq, peer = Rmq(args.rmq, folder, names, args), DuckDB(folder, names, args)
         print("| task | rmq, s | canonical, s | DuckDB, s | ratio | operators |\n|---|---|---|---|---|---|")
+        slower, behind = [], []
         for path in tasks:
             sql = path.read_text()
             other = lambda kind: TASKS / f"{path.stem}.{kind}.sql"
             ours, rows = measure(rmq, sql, args.runs)
             canonical, canonical_answer = measure(rmq, other("canonical").read_text(), args.runs) if other("canonical").exists() else (None, None)
             theirs, answer = measure(peer, other("duckdb").read_text() if other("duckdb").exists() else sql, args.runs)
-            ratio = f"{ours / theirs:.2f}" if rows is not None and answer is not None else ""
+            are_numbers = isinstance(ours, float) and isinstance(theirs, float)
+            ratio = f"{ours / theirs:.2f}" if are_numbers else ""
+            if not isinstance(ours, float) or isinstance(canonical, float) and ours > max(1.25 * canonical, canonical + 0.005):
+                slower.append(path.stem[:2])
+            if are_numbers and ours > 1.5 * theirs:
+                behind.append(f"{path.stem[:2]} ({ours / theirs:.2f})")
             print(f"| {path.stem} | {shown(ours)} | {shown(canonical)} | {shown(theirs)} | {ratio} | {rmq.operators(sql)} |", flush=True)
             for name, seconds in (("rmq", ours), ("canonical", canonical), ("DuckDB", theirs)):
                 if isinstance(seconds, str) and seconds.startswith("error"):
@@ -243,6 +256,8 @@ def main():
                 difference = found is not None and answer is not None and same(found, answer)
                 if difference:
                     print(f"  {path.stem}: {name} and DuckDB differ: {difference}", file=sys.stderr, flush=True)
+        print(f"\nAs fast as the canonical form (within a quarter, or 5 ms): {len(tasks) - len(slower)} of {len(tasks)}; slower: {', '.join(slower)}")
+        print(f"Slower than DuckDB by more than half: {', '.join(behind)}")
 
 
 if __name__ == "__main__":

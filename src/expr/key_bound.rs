@@ -77,6 +77,11 @@ impl KeyBoundUdf {
         }
     }
 
+    /// The same of a bound that is stored as the key is, for keys of another type of such integers.
+    pub(crate) fn for_keys_of(&self, key_type: DataType) -> Self {
+        Self::new(self.comparison, (1, 1), key_type)
+    }
+
     /// The comparison of the key with the converted bound.
     pub(crate) fn converted_comparison(&self) -> Comparison {
         if self.comparison.is_lower() {

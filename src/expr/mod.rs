@@ -4,10 +4,13 @@
 pub(crate) mod abs;
 pub(crate) mod arg_extreme;
 pub(crate) mod decimal_average;
+pub(crate) mod first_last;
+pub(crate) mod float_bound;
 pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
 pub(crate) mod interval_product;
 pub(crate) mod key_bound;
+pub(crate) mod key_frame;
 pub(crate) mod late_error;
 pub(crate) mod nullable;
 pub(crate) mod order_key;

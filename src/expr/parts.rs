@@ -6,6 +6,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};
 
 use crate::common::range_function::RangeFunction;
 use crate::expr::decimal_average::DecimalAverageUdf;
+use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::expr::key_bound::KeyBoundUdf;
@@ -43,6 +44,13 @@ pub enum FunctionParts {
         opposite: Option<i128>,
         /// The type of the key.
         key_type: DataType,
+    },
+    /// A float that no key at a length from a bound is below, or above.
+    FloatBound {
+        /// Whether no key is below it.
+        is_lower: bool,
+        /// The length.
+        length: f64,
     },
     /// Bytes in the order of values.
     OrderKey {
@@ -95,6 +103,12 @@ impl FunctionParts {
                 key_type: udf.key_type.clone(),
             });
         }
+        if let Some(udf) = inner.downcast_ref::<FloatBoundUdf>() {
+            return Some(Self::FloatBound {
+                is_lower: udf.is_lower,
+                length: udf.length,
+            });
+        }
         if let Some(udf) = inner.downcast_ref::<OrderKeyUdf>() {
             let orders = udf.orders.clone();
             return Some(Self::OrderKey { orders });
@@ -138,6 +152,9 @@ impl From<FunctionParts> for ScalarUDF {
                     Some(opposite) => udf.with_opposite(opposite),
                     None => udf,
                 })
+            }
+            FunctionParts::FloatBound { is_lower, length } => {
+                Self::from(FloatBoundUdf::new(is_lower, length))
             }
             FunctionParts::OrderKey { orders } => Self::from(OrderKeyUdf::new(orders)),
             FunctionParts::OrderBound { after } => Self::from(OrderBoundUdf::new(after)),

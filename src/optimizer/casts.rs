@@ -1,8 +1,11 @@
 //! Which casts cannot fail, and which of them keep every value and the order of values.
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::{
+    DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION,
+    DECIMAL256_MAX_PRECISION, DataType, TimeUnit,
+};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator};
 
 use crate::expr::decimal_average::decimal_digits;
 use crate::expr::key_bound::integer_limits;
@@ -172,4 +175,24 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
 
 pub(crate) fn is_number(data_type: &DataType) -> bool {
     data_type.is_integer() || data_type.is_floating()
+}
+
+/// Whether the sum, difference or product of decimals always has as few digits as their type can have.
+pub(crate) fn has_room(op: Operator, left: &DataType, right: &DataType) -> bool {
+    let most = match (left, right) {
+        (DataType::Decimal32(..), DataType::Decimal32(..)) => DECIMAL32_MAX_PRECISION,
+        (DataType::Decimal64(..), DataType::Decimal64(..)) => DECIMAL64_MAX_PRECISION,
+        (DataType::Decimal128(..), DataType::Decimal128(..)) => DECIMAL128_MAX_PRECISION,
+        (DataType::Decimal256(..), DataType::Decimal256(..)) => DECIMAL256_MAX_PRECISION,
+        _ => return false,
+    };
+    let digits = |t| decimal_digits(t).map(|(p, s)| (i16::from(p), i16::from(s)));
+    let (Some((p, s)), Some((q, t))) = (digits(left), digits(right)) else {
+        return false;
+    };
+    let (digits, scale) = match op {
+        Operator::Multiply => (p + q, s + t),
+        _ => ((p - s).max(q - t) + s.max(t) + 1, s.max(t)),
+    };
+    digits.max(scale) <= i16::from(most)
 }

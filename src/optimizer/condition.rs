@@ -52,6 +52,9 @@ pub(crate) trait Operand: Clone {
         schema: &Self::Schema,
     ) -> Result<Self>;
 
+    /// A value that is the same for all rows.
+    fn constant(value: ScalarValue) -> Self;
+
     /// The call of a function.
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Self::Schema) -> Result<Self>;
 }
@@ -231,6 +234,27 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             }
         }))
     }
+}
+
+/// A comparison with an open bound in which a key that is NULL is the last of all, so that ranges with open ends have it.
+/// They may then have it where the other end excludes it. `None` if no type has room for such a key.
+pub(crate) fn with_null_key<E: Operand>(
+    (key, comparison, bound): &Compared<E>,
+    bounds: &E::Schema,
+    keys: &E::Schema,
+) -> Result<Option<Compared<E>>> {
+    let key_type = key.data_type(keys)?;
+    let is_narrow = !matches!(key_type, DataType::Decimal128(..));
+    let Some((function, arguments)) = bound.as_call().filter(|_| is_narrow) else {
+        return Ok(None);
+    };
+    let Some(conversion) = function.inner().downcast_ref::<KeyBoundUdf>() else {
+        return Ok(None);
+    };
+    let function = Arc::new(ScalarUDF::from(conversion.for_keys_of(WIDEST)));
+    let bound = E::call(function, arguments.to_vec(), bounds)?;
+    let (key, _) = opened(key.clone(), key.clone(), Comparison::AtMost, WIDEST, keys)?;
+    Ok(Some((key, *comparison, bound)))
 }
 
 /// A type that has room for a key besides all of an integer of 64 bits.

@@ -3,27 +3,35 @@
 //! ```text
 //!   q.ts - p.ts <= INTERVAL '1 hour'                 p.ts >= q.ts - 1 hour
 //!   abs(p.ts - q.ts) < INTERVAL '1 hour'             p.ts > q.ts - 1 hour, p.ts < q.ts + 1 hour
+//!   abs(p.price - q.price) <= 0.05                   the same, of decimals
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
+//!   p.x - q.x BETWEEN 0 AND 0.5                      p.x in [q.x, q.x + 0.5], or a little more
 //!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts > q.ts - 301 seconds, p.ts < q.ts + 2^31 + 1 seconds
 //!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       p.ts >= q.ts - 301 seconds
+//!   to_unixtime(q.ts) - to_unixtime(p.ts) <= 300                     p.ts >= q.ts - 302 seconds
 //! ```
 //!
-//! Differences of integers wrap around, and two numbers of seconds are rounded. Ranges of these may have too many keys,
-//! so the comparison is evaluated again. `extract(epoch FROM …)` of a difference leaves its fraction out where 32 bits
+//! Differences of integers wrap around, and those of floats and of two numbers of seconds are rounded. Ranges of these
+//! may have too many keys, so the comparison is evaluated again. Floats need both ends: a difference that is NaN is
+//! below all numbers or above all, by its sign, so it is in no range with two ends. `extract(epoch FROM …)` of a difference leaves its fraction out where 32 bits
 //! don't have its nanoseconds, and is NULL where they don't have its seconds. `seconds` are the ranges of exactly the
 //! keys for which a comparison of it holds; joins that return rows take the one end that is meant, and evaluate the
 //! comparison again.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions::{datetime, math};
-use datafusion::logical_expr::Operator;
+use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::abs::AbsUdf;
+use crate::expr::decimal_average::decimal_digits;
+use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::key_bound::KeyBoundUdf;
+use crate::optimizer::casts::has_room;
 use crate::optimizer::condition::{
     Open, Operand, Range, Sides, comparison, length_in_ticks, nanoseconds, swapped,
 };
@@ -38,6 +46,8 @@ struct Difference<'a, E> {
     scales: Option<Vec<Scale>>,
     /// Whether two times are made such numbers, and not their difference.
     is_of_numbers: bool,
+    /// Whether these are integers.
+    are_whole: bool,
     /// Whether the difference has no sign when it is made such a number.
     is_of_distance: bool,
 }
@@ -92,6 +102,12 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             return Ok(vec![]);
         };
         let is_absolute = stated.difference.is_absolute;
+        if is_float(&ends.data_type) {
+            let distance = number(stated.constant).filter(|_| stated.is_distance());
+            let range = |(is_lower, length)| self.shifted_float(&ends, is_lower, length);
+            let both = distance.map(|distance| [(true, -distance), (false, distance)]);
+            return both.into_iter().flatten().map(range).collect();
+        }
         let length = stated.length(&ends.data_type);
         let Some(length) = length.filter(|_| !is_absolute || !stated.comparison.is_lower()) else {
             return Ok(vec![]);
@@ -134,27 +150,40 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         ]))
     }
 
-    /// The ranges of two comparisons of one difference of integers, `key - bound >= 0` and `key - bound <= 30`, if they
-    /// are that. Neither comparison implies its range alone, as the difference may wrap around.
+    /// The ranges of two comparisons of one difference of integers or of floats, `key - bound >= 0` and
+    /// `key - bound <= 30`, if they are that. Neither comparison implies its range alone, as the difference may wrap
+    /// around, or be NaN.
     pub(crate) fn between(&self, one: &E, other: &E) -> Result<Option<[Range<E>; 2]>> {
-        let (Some((one, low)), Some((other, high))) =
-            (Stated::of_integers(one), Stated::of_integers(other))
-        else {
+        let (Some(one), Some(other)) = (Stated::of_numbers(one), Stated::of_numbers(other)) else {
             return Ok(None);
         };
         let is_same = one.difference.minuend == other.difference.minuend
             && one.difference.subtrahend == other.difference.subtrahend
             && one.comparison.is_lower() != other.comparison.is_lower();
-        let ends = self.ends(&one.difference)?;
-        let Some(ends) = ends.filter(|ends| is_same && ends.data_type.is_integer()) else {
+        let Some(ends) = self.ends(&one.difference)?.filter(|_| is_same) else {
             return Ok(None);
         };
+        if is_float(&ends.data_type) {
+            let (Some(at), Some(end)) = (number(one.constant), number(other.constant)) else {
+                return Ok(None);
+            };
+            return Ok(Some([
+                self.shifted_float(&ends, one.comparison.is_lower(), at)?,
+                self.shifted_float(&ends, other.comparison.is_lower(), end)?,
+            ]));
+        }
+        let (Some(at), Some(end)) = (integer(one.constant), integer(other.constant)) else {
+            return Ok(None);
+        };
+        if !ends.data_type.is_integer() {
+            return Ok(None);
+        }
         let range = |comparison, at, other| {
             self.shifted(&ends, comparison, (1, at), Some(other), Open::Implied)
         };
         Ok(Some([
-            range(one.comparison, low, high)?,
-            range(other.comparison, high, low)?,
+            range(one.comparison, at, end)?,
+            range(other.comparison, end, at)?,
         ]))
     }
 
@@ -209,6 +238,29 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         let compared = (ends.key.clone(), comparison, bound);
         Ok(Range { compared, open })
     }
+
+    /// The range of a difference of floats that is at least, or at most, a length.
+    fn shifted_float(&self, ends: &Ends<'_, E>, is_lower: bool, length: f64) -> Result<Range<E>> {
+        // key - bound <= c is key <= bound + c, and bound - key <= c is key >= bound - c.
+        let (is_lower, length) = if ends.is_of_bound {
+            (is_lower, length)
+        } else {
+            (!is_lower, -length)
+        };
+        let comparison = if is_lower {
+            Comparison::AtLeast
+        } else {
+            Comparison::AtMost
+        };
+        let bound = FloatBoundUdf::new(is_lower, length);
+        let shown = E::constant(bound.shown_length());
+        let arguments = vec![ends.bound.clone(), shown];
+        let bound = E::call(Arc::new(ScalarUDF::from(bound)), arguments, self.bounds)?;
+        Ok(Range {
+            compared: (ends.key.clone(), comparison, bound),
+            open: Open::Implied,
+        })
+    }
 }
 
 impl<'a, E: Operand> Stated<'a, E> {
@@ -225,13 +277,18 @@ impl<'a, E: Operand> Stated<'a, E> {
         })
     }
 
-    /// A comparison of a plain difference with an integer, and that integer.
-    fn of_integers(conjunct: &'a E) -> Option<(Self, i128)> {
+    /// A comparison of a plain difference of numbers.
+    fn of_numbers(conjunct: &'a E) -> Option<Self> {
         let (left, op, right) = conjunct.as_binary()?;
         let stated = Self::of(left, op, right)?;
         let is_plain = !stated.difference.is_absolute && stated.difference.scales.is_none();
-        let length = integer(stated.constant).filter(|_| is_plain)?;
-        Some((stated, length))
+        Some(stated).filter(|_| is_plain)
+    }
+
+    /// Whether it holds up to a distance.
+    fn is_distance(&self) -> bool {
+        let difference = &self.difference;
+        difference.is_absolute && difference.scales.is_none() && !self.comparison.is_lower()
     }
 
     fn length(&self, key_type: &DataType) -> Option<Length> {
@@ -294,16 +351,17 @@ impl<'a, E: Operand> Difference<'a, E> {
         if let Some((operand, to)) = expr.cast_operand() {
             // A number of seconds has fractions, which an integer has not, and which is a float already.
             let keeps = |found: &Self| match to {
-                DataType::Float64 => found.scales.is_some(),
+                DataType::Float64 => true,
                 DataType::Interval(_) | DataType::Int64 => found.scales.is_none(),
-                _ => false,
+                _ => to.is_decimal() && found.scales.is_none(),
             };
             return Self::of(operand).filter(keeps);
         }
         if let Some((left, op, right)) = expr.as_binary() {
             return match op {
                 Operator::Minus => {
-                    let epochs = epoch_of(left).zip(epoch_of(right));
+                    let whole = whole_epoch_of(left).zip(whole_epoch_of(right));
+                    let epochs = whole.or_else(|| epoch_of(left).zip(epoch_of(right)));
                     let (minuend, subtrahend) = epochs.unwrap_or((left, right));
                     Some(Self {
                         minuend,
@@ -312,6 +370,7 @@ impl<'a, E: Operand> Difference<'a, E> {
                         is_of_distance: false,
                         scales: epochs.map(|_| vec![]),
                         is_of_numbers: epochs.is_some(),
+                        are_whole: whole.is_some(),
                     })
                 }
                 Operator::Divide => {
@@ -346,7 +405,8 @@ impl<'a, E: Operand> Difference<'a, E> {
     /// The same, multiplied, if it is a number.
     fn scaled(mut self, by: Scale) -> Option<Self> {
         self.scales.as_mut()?.push(by);
-        let is_positive = by.of(1.0) > 0.0;
+        // The division of integers is another.
+        let is_positive = by.of(1.0) > 0.0 && !self.are_whole;
         (is_positive && self.scaled_seconds(1.0).is_normal()).then_some(self)
     }
 
@@ -375,6 +435,10 @@ impl<'a, E: Operand> Difference<'a, E> {
             // How far apart floats are at the last times of a unit, the fraction that DataFusion leaves out, and what
             // the division does.
             let rounded = match unit {
+                // The difference may wrap around.
+                TimeUnit::Second if self.are_whole => return None,
+                // Each number is a second away at most.
+                _ if self.are_whole => 2.0,
                 TimeUnit::Second if self.is_of_numbers => 4096.0,
                 TimeUnit::Millisecond if self.is_of_numbers => 4.0,
                 _ => 1.0,
@@ -400,7 +464,8 @@ impl<'a, E: Operand> Difference<'a, E> {
                 open: Open::Implied,
             });
         }
-        let (factor, offset) = length_in_ticks(constant, key_type)?;
+        let length = decimal_length(constant, key_type);
+        let (factor, offset) = length.or_else(|| length_in_ticks(constant, key_type))?;
         let open = Open::Never;
         Some(Length {
             factor,
@@ -429,6 +494,14 @@ fn part_where((first, last): (i128, i128), holds: impl Fn(i128) -> bool) -> Opti
     Some(if at_first { (first, low) } else { (high, last) })
 }
 
+/// What `to_unixtime` is of.
+fn whole_epoch_of<E: Operand>(expr: &E) -> Option<&E> {
+    let (function, [of]) = expr.as_call()? else {
+        return None;
+    };
+    (*function == *datetime::to_unixtime()).then_some(of)
+}
+
 /// What `extract(epoch FROM …)` is of.
 fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     let (function, [part, of]) = expr.as_call()? else {
@@ -437,6 +510,24 @@ fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     let part = part.as_constant()?.try_as_str().flatten()?;
     let is_epoch = *function == *datetime::date_part() && part.eq_ignore_ascii_case("epoch");
     is_epoch.then_some(of)
+}
+
+/// A length that a difference of two decimals is compared with, as [`length_in_ticks`] has that of two times. `None` where
+/// the difference, or a cast of it to the type of the length, may have too many digits.
+fn decimal_length(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i128)> {
+    let offset = match length {
+        ScalarValue::Decimal32(value, ..) => i128::from((*value)?),
+        ScalarValue::Decimal64(value, ..) => i128::from((*value)?),
+        ScalarValue::Decimal128(value, ..) => (*value)?,
+        _ => return None,
+    };
+    let (digits, scale) = decimal_digits(key_type)?;
+    let (most, finest) = decimal_digits(&length.data_type())?;
+    let more = u32::try_from(i16::from(finest) - i16::from(scale)).ok()?;
+    let is_exact = has_room(Operator::Minus, key_type, key_type)
+        && i16::from(digits) + 1 - i16::from(scale) <= i16::from(most) - i16::from(finest);
+    let factor = 10_i128.checked_pow(more)?;
+    is_exact.then_some((factor, offset))
 }
 
 /// A length in nanoseconds that is beyond all times, and that can be negated and added to.
@@ -467,10 +558,16 @@ fn integer(constant: &ScalarValue) -> Option<i128> {
     }
 }
 
-/// A constant that is a number.
+/// Whether it is a type of floats that has differences at a length.
+fn is_float(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Float32 | DataType::Float64)
+}
+
+/// A constant that is a finite number.
 #[expect(clippy::cast_precision_loss, reason = "the range has room for it")]
 fn number(constant: &ScalarValue) -> Option<f64> {
     let number = match constant {
+        ScalarValue::Float32(number) => number.map(f64::from),
         ScalarValue::Float64(number) => *number,
         ScalarValue::Int64(number) => number.map(|number| number as f64),
         _ => None,

@@ -75,13 +75,25 @@ async fn a_builder_registers_as_well_as_a_context() {
         bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
         Some(2)
     );
-    // Registering twice is harmless.
+    // Registering twice is harmless, and adds no rule twice.
+    let once = rules(&ctx);
     datafusion_rmq::register(&ctx);
     datafusion_rmq::register(&ctx);
+    assert_eq!(rules(&ctx), once);
     assert_eq!(
         bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
         Some(2)
     );
+}
+
+/// The names of all rules of a session, in their order.
+fn rules(ctx: &SessionContext) -> Vec<String> {
+    let state = ctx.state();
+    let analyzers = state.analyzer().rules.iter().map(|rule| rule.name());
+    let logical = state.optimizers().iter().map(|rule| rule.name());
+    let physical = state.physical_optimizers().iter().map(|rule| rule.name());
+    let all = analyzers.chain(logical).chain(physical);
+    all.map(ToString::to_string).collect()
 }
 
 /// DataFusion's `date_trunc` keeps its alias when another function takes its name, so the session has both functions.

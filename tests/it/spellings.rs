@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, Date32Array, Float64Array, Int64Array, TimestampMicrosecondArray,
-    TimestampMillisecondArray, TimestampSecondArray,
+    ArrayRef, Date32Array, Decimal128Array, Float32Array, Float64Array, Int64Array,
+    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampSecondArray,
 };
 use datafusion::common::Result;
 use datafusion::logical_expr::ScalarUDF;
@@ -78,7 +78,39 @@ pub(crate) fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, Ar
         ("d1", Arc::new(days(values()).collect::<Date32Array>())),
         ("f0", Arc::new(floats(values()).collect::<Float64Array>())),
         ("f1", Arc::new(floats(values()).collect::<Float64Array>())),
+        ("x0", Arc::new(uneven(values()).collect::<Float64Array>())),
+        ("x1", Arc::new(uneven(values()).collect::<Float64Array>())),
+        (
+            "r0",
+            Arc::new(
+                uneven(values())
+                    .map(|v| v.map(|v| v as f32))
+                    .collect::<Float32Array>(),
+            ),
+        ),
+        ("c0", decimals(values())),
+        ("c1", decimals(values())),
     ]
+}
+
+/// Tenths, which floats only approximate, and floats that are no finite number.
+fn uneven(values: Vec<Option<i64>>) -> impl Iterator<Item = Option<f64>> {
+    let float = |v| match v {
+        -1 => f64::NAN,
+        0 => -f64::NAN,
+        1 => f64::INFINITY,
+        2 => f64::NEG_INFINITY,
+        3 => -0.0,
+        4 => 0.0,
+        _ => (v - 9) as f64 * 0.1,
+    };
+    values.into_iter().map(move |v| v.map(float))
+}
+
+fn decimals(values: Vec<Option<i64>>) -> ArrayRef {
+    let values: Decimal128Array = values.into_iter().map(|v| v.map(i128::from)).collect();
+    let values = values.with_precision_and_scale(12, 2);
+    Arc::new(values.expect("the numbers have few digits"))
 }
 
 /// A range with an open end.
@@ -147,12 +179,23 @@ fn difference(random: &mut Random, p: &str, q: &str) -> String {
     }
 }
 
-/// A range of the distance of two times, dates or integers, or of the seconds between two times. Some integers are so
-/// large that differences wrap around.
+/// A range of the distance of two times, dates or numbers, or of the seconds between two times. Some integers are so
+/// large that differences wrap around, and some floats are no numbers.
 fn distance(random: &mut Random, p: &str, q: &str) -> String {
     let length = random.below(9) as i64;
     let op = ["<", "<="][random.below(2)];
-    match random.below(11) {
+    match random.below(18) {
+        11 => format!("abs({p}.x0 - {q}.x1) {op} {}", length as f64 * 0.1),
+        12 => format!(
+            "{p}.x0 - {q}.x0 BETWEEN {} AND {}",
+            -0.2,
+            length as f64 * 0.1
+        ),
+        13 => format!("abs({q}.r0 - {p}.r0) {op} {}", length as f64 * 0.1),
+        14 => format!("{p}.x0 - {q}.x1 {op} {}", length as f64 * 0.1),
+        15 => format!("abs({p}.c0 - {q}.c1) {op} 0.0{length}"),
+        16 => format!("{q}.c0 - {p}.c0 BETWEEN -0.03 AND 0.{length}"),
+        17 => format!("abs(to_unixtime({p}.m0) - to_unixtime({q}.m1)) {op} {length}"),
         10 => format!("abs(extract(epoch FROM {p}.m0) - extract(epoch FROM {q}.m1)) {op} {length}"),
         8 => format!("{p}.i0 - {q}.i1 BETWEEN {} AND {length}", length - 5),
         9 => {

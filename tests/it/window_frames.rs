@@ -341,3 +341,45 @@ async fn values_that_are_not_null_are_those_of_datafusion() {
         }
     }
 }
+
+/// Frames whose bounds are values of the ORDER BY expression, beside a join of the table with itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_by_keys_are_joins() {
+    for seed in cases_with_queries("frames by keys", &[], 60, 10) {
+        let random = &mut Random::of_case(seed);
+        let (with, without) = sessions(random);
+        for _ in 0..10 {
+            let (key, distance) = [
+                ("i", "h"),
+                ("k", "f"),
+                ("k", "i"),
+                ("t", "INTERVAL '2 seconds'"),
+                ("d", "h::INT"),
+                ("u", "3"),
+            ][random.below(6)];
+            let low = [format!("{key} - {distance}"), key.to_string()];
+            let low = &low[random.below(2)];
+            let high = [format!("{key} + {distance}"), key.to_string()];
+            let high = &high[random.below(2)];
+            let order = ["", "DESC", "NULLS FIRST", "DESC NULLS LAST"][random.below(4)];
+            let by = ["g", "h"][random.below(2)];
+            let extreme = ["min", "max"][random.below(2)];
+            let value = ["v", "f", "s", "t"][random.below(4)];
+            let sql = format!(
+                "SELECT id, range_frame_{extreme}({value}, {low}, {high}) OVER (PARTITION BY {by} ORDER BY {key} {order}) FROM t"
+            );
+            let of_row = |bound: &str| format!("(SELECT id, {by}, {bound} AS bound FROM t)");
+            let other = format!(
+                "SELECT a.id, {extreme}(x.{value}) FROM {} a JOIN {} b ON a.id = b.id LEFT JOIN t x \
+                 ON x.{by} IS NOT DISTINCT FROM a.{by} AND x.{key} >= a.bound AND x.{key} <= b.bound GROUP BY a.id",
+                of_row(low),
+                of_row(high)
+            );
+            let found = executed(&with, &sql).await;
+            let found = found.unwrap_or_else(|error| panic!("seed {seed}: {sql}: {error}"));
+            let expected = executed(&without, &other).await;
+            let expected = expected.unwrap_or_else(|error| panic!("seed {seed}: {other}: {error}"));
+            assert_eq!(found.0, expected.0, "seed {seed}: {sql}");
+        }
+    }
+}

@@ -40,6 +40,10 @@ pub(crate) fn write_scalar(
             opposite: opposite.map(|opposite| opposite.to_le_bytes().to_vec()),
             key_type: arrow_type(key_type)?,
         }),
+        FunctionParts::FloatBound { is_lower, length } => Kind::FloatBound(messages::FloatBound {
+            is_lower: *is_lower,
+            length: *length,
+        }),
         FunctionParts::OrderKey { orders } => {
             let (descending, nulls_first) = orders.iter().copied().unzip();
             Kind::OrderKey(messages::OrderKey {
@@ -97,6 +101,15 @@ pub(crate) fn read_scalar(
                 offset: wide(&bound.offset)?,
                 opposite: opposite.map(wide).transpose()?,
                 key_type: data_type(&bound.key_type)?,
+            }
+        }
+        Some(Kind::FloatBound(bound)) => {
+            if !bound.length.is_finite() {
+                return Err(proto_error("the length of a bound is a finite number"));
+            }
+            FunctionParts::FloatBound {
+                is_lower: bound.is_lower,
+                length: bound.length,
             }
         }
         Some(Kind::OrderKey(key)) => {

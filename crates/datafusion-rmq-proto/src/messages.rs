@@ -331,7 +331,7 @@ pub(crate) struct RequiredIndex {
 /// A scalar function, besides its name.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ScalarFunction {
-    #[prost(oneof = "ScalarFunctionKind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "ScalarFunctionKind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(crate) kind: Option<ScalarFunctionKind>,
 }
 
@@ -349,6 +349,16 @@ pub(crate) enum ScalarFunctionKind {
     Fallible(Fallible),
     #[prost(message, tag = "6")]
     IndexLookup(IndexLookupFunction),
+    #[prost(message, tag = "7")]
+    FloatBound(FloatBound),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct FloatBound {
+    #[prost(bool, tag = "1")]
+    pub(crate) is_lower: bool,
+    #[prost(double, tag = "2")]
+    pub(crate) length: f64,
 }
 
 /// Integers of 128 bits are 16 bytes, the least significant first.

@@ -32,6 +32,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
+use crate::expr::order_key::{OrderKeyUdf, order_key_from};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
@@ -408,20 +409,25 @@ impl<'a> AggregateDecomposition<'a> {
         call: &AggregateFunction,
         argument: &Expr,
     ) -> Match<DecomposedAggregate> {
-        let name = call.func.name();
-        let [order] = call.params.order_by.as_slice() else {
-            return reject(format!("{name} is not ordered by one expression"));
-        };
         if call.params.filter.is_some() {
-            return reject(format!("{name} has a filter"));
+            return reject(format!("{} has a filter", call.func.name()));
         }
-        check_repeats(&order.expr)?;
         let value = self.checked(argument.clone())?;
-        let by = self.checked(order.expr.clone())?;
+        let is_first = call.func.inner().is::<FirstValue>();
+        let (by, order) = match call.params.order_by.as_slice() {
+            [] => return reject(format!("{} has no ORDER BY", call.func.name())),
+            [order] => {
+                check_repeats(&order.expr)?;
+                (self.checked(order.expr.clone())?, order.clone())
+            }
+            orders => {
+                let by = self.order_key(orders)?;
+                (by.clone(), by.sort(true, false))
+            }
+        };
         let (value_kind, by_type) = (value.get_type(self.build)?, by.get_type(self.build)?);
         self.check_joins(&value_kind)?;
         self.check_joins(&by_type)?;
-        let is_first = call.func.inner().is::<FirstValue>();
         // LAST_VALUE is FIRST_VALUE in the opposite order.
         let (ascending, nulls_first) = if is_first {
             (order.asc, order.nulls_first)
@@ -457,8 +463,36 @@ impl<'a> AggregateDecomposition<'a> {
         };
         let mut merge = call.clone();
         merge.params.args = vec![found.clone()];
-        merge.params.order_by[0].expr = found_by;
+        merge.params.order_by = vec![SortExpr {
+            expr: found_by,
+            ..order
+        }];
         Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
+    }
+
+    /// The bytes in the order of several expressions, the first of them first.
+    fn order_key(&self, orders: &[SortExpr]) -> Match<Expr> {
+        let mut checked = vec![];
+        for order in orders {
+            check_repeats(&order.expr)?;
+            let by = self.checked(order.expr.clone())?;
+            let by_type = by.get_type(self.build)?;
+            // Zeros of both signs are equal in the bytes.
+            if !OrderKeyUdf::supports(&by_type) || value_type(&by_type).is_floating() {
+                return reject(format!(
+                    "{} is a {by_type}, by which ties of another expression are not ordered",
+                    sql_text(&by)
+                ));
+            }
+            checked.push(SortExpr {
+                expr: by,
+                ..order.clone()
+            });
+        }
+        match order_key_from(true, &checked) {
+            Some(key) => Ok(key),
+            None => reject("there is no ORDER BY"),
+        }
     }
 
     /// The column of a minimum or maximum of the range key over the rows that cross a threshold.

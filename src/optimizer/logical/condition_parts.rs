@@ -553,6 +553,10 @@ impl Operand for Expr {
         Ok(ScalarUDF::from(conversion).call(args))
     }
 
+    fn constant(value: ScalarValue) -> Self {
+        lit(value)
+    }
+
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {
         Ok(function.call(arguments))
     }

@@ -28,10 +28,11 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::casts::keeps_values;
+use crate::optimizer::casts::{has_room, is_number, keeps_values};
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator,
+    Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator, with_null_key,
 };
+use crate::optimizer::infallible_call::is_infallible_call;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -79,7 +80,7 @@ impl RangeCondition {
                 }
             }
         }
-        drop_unsafe_open_ends(&mut comparisons, probe, build)?;
+        close_open_ends(&mut comparisons, probe, build)?;
         let Some((key, best)) = best_key(&comparisons) else {
             return Ok(None);
         };
@@ -155,33 +156,41 @@ impl RangeCondition {
     }
 }
 
-/// Drops comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
-/// bound, that may be NULL where no other comparison excludes it.
-fn drop_unsafe_open_ends(
+/// Replaces comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
+/// bound, that may be NULL where no other comparison excludes it. Those of a key get one in which NULL is a key, if
+/// there is one; the others are dropped.
+fn close_open_ends(
     comparisons: &mut Vec<KeyComparison>,
     probe: &Schema,
     build: &Schema,
 ) -> Result<()> {
-    let is_safe = |open: &KeyComparison| -> Result<bool> {
-        let closed = || {
-            comparisons
-                .iter()
-                .filter(|c| matches!(c.open, Open::Never | Open::Implied))
-        };
-        Ok(match open.open {
+    let mut safe = vec![];
+    for found in &*comparisons {
+        let mut closed = comparisons
+            .iter()
+            .filter(|c| matches!(c.open, Open::Never | Open::Implied));
+        safe.push(match found.open {
             Open::Never | Open::Implied => true,
             Open::Bound => {
-                !open.key.nullable(build)? || closed().any(|c| c.key.as_ref() == open.key.as_ref())
+                !found.key.nullable(build)? || closed.any(|c| c.key.as_ref() == found.key.as_ref())
             }
             Open::Key => {
-                !open.bound.nullable(probe)?
-                    || closed().any(|c| c.bound.as_ref() == open.bound.as_ref())
+                !found.bound.nullable(probe)?
+                    || closed.any(|c| c.bound.as_ref() == found.bound.as_ref())
             }
-        })
-    };
-    let safe: Vec<bool> = comparisons.iter().map(is_safe).collect::<Result<_>>()?;
-    let all = std::mem::take(comparisons).into_iter().zip(safe);
-    comparisons.extend(all.filter_map(|(comparison, is_safe)| is_safe.then_some(comparison)));
+        });
+    }
+    for (found, is_safe) in std::mem::take(comparisons).into_iter().zip(safe) {
+        if is_safe {
+            comparisons.push(found);
+        } else if found.open == Open::Bound {
+            let compared = (found.key, found.comparison, found.bound);
+            let with_null = with_null_key(&compared, probe, build)?;
+            let with_null = with_null
+                .map(|compared| KeyComparison::new(found.conjunct, compared, Open::Implied, build));
+            comparisons.extend(with_null.transpose()?);
+        }
+    }
     Ok(())
 }
 
@@ -269,6 +278,24 @@ struct KeyComparison {
 }
 
 impl KeyComparison {
+    fn new(
+        conjunct: usize,
+        (key, comparison, bound): Compared<PhysicalExprRef>,
+        open: Open,
+        build: &Schema,
+    ) -> Result<Self> {
+        let key_type = key.data_type(build)?;
+        Ok(Self {
+            conjunct,
+            key,
+            is_ranked: is_ranked(&key_type),
+            key_type: value_type(&key_type),
+            comparison,
+            bound,
+            open,
+        })
+    }
+
     fn into_threshold(self, rest: Option<JoinFilter>) -> RowThreshold {
         RowThreshold {
             value: self.key,
@@ -332,15 +359,9 @@ fn searchable(
         && !is_volatile(&bound)
         // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
         && (open == Open::Key || cannot_fail(&key, build)?);
-    Ok(is_searchable.then_some(KeyComparison {
-        conjunct,
-        key,
-        is_ranked: is_ranked(&key_type),
-        key_type: value_type(&key_type),
-        comparison,
-        bound,
-        open,
-    }))
+    let compared = (key, comparison, bound);
+    let found = is_searchable.then(|| KeyComparison::new(conjunct, compared, open, build));
+    found.transpose()
 }
 
 /// Calls a function with the sides of a filter.
@@ -430,10 +451,14 @@ impl Operand for PhysicalExprRef {
         schema: &Schema,
     ) -> Result<Self> {
         let offset = conversion.shown_offset();
-        let offset = offset.map(|offset| Arc::new(Literal::new(offset)) as Self);
+        let offset = offset.map(Self::constant);
         let is_open = is_open.map(|null| Arc::new(IsNullExpr::new(null)) as Self);
         let args = [self].into_iter().chain(is_open.or(offset)).collect();
         Self::call(Arc::new(ScalarUDF::from(conversion)), args, schema)
+    }
+
+    fn constant(value: ScalarValue) -> Self {
+        Arc::new(Literal::new(value))
     }
 
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Schema) -> Result<Self> {
@@ -488,10 +513,12 @@ fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
         let keeps = keeps_values(&from, &cast.data_type(schema)?);
         return Ok(keeps && cannot_fail(cast.expr(), schema)?);
     }
-    let converts_bound =
-        ScalarFunctionExpr::try_downcast_func::<KeyBoundUdf>(expr.as_ref()).is_some();
+    let is_known_call = match expr.as_call() {
+        Some((function, arguments)) => is_infallible_call(function, arguments, schema)?,
+        None => false,
+    };
     let is_choice = expr.is::<CaseExpr>() || expr.is::<IsNullExpr>() || expr.is::<IsNotNullExpr>();
-    if is_choice || converts_bound {
+    if is_choice || is_known_call {
         for child in expr.children() {
             if !cannot_fail(child, schema)? {
                 return Ok(false);
@@ -503,11 +530,10 @@ fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
         return Ok(false);
     };
     // Integer arithmetic wraps around.
-    let number = |t: DataType| t.is_integer() || t.is_floating();
-    let is_known = matches!(
-        binary.op(),
-        Operator::Plus | Operator::Minus | Operator::Multiply
-    ) && number(binary.left().data_type(schema)?)
-        && number(binary.right().data_type(schema)?);
+    let op = *binary.op();
+    let left = binary.left().data_type(schema)?;
+    let right = binary.right().data_type(schema)?;
+    let is_known = matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply)
+        && (is_number(&left) && is_number(&right) || has_room(op, &left, &right));
     Ok(is_known && cannot_fail(binary.left(), schema)? && cannot_fail(binary.right(), schema)?)
 }

@@ -6,23 +6,13 @@
 //! their errors are kept until a row matches (`expr::late_error`). Bounds may be others, too, as they are evaluated
 //! again for the rows that can match.
 
-use std::sync::Arc;
-
-use arrow::array::timezone::Tz;
-use arrow::datatypes::{
-    DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION,
-    DECIMAL256_MAX_PRECISION, DataType,
-};
 use datafusion::common::{DFSchema, Result};
-use datafusion::functions::{datetime, math};
-use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like, ScalarFunction};
-use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, ScalarUDF, TryCast};
+use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like};
+use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, TryCast};
 use datafusion::scalar::ScalarValue;
 
-use crate::expr::abs::AbsUdf;
-use crate::expr::decimal_average::decimal_digits;
-use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::casts::{is_number, keeps_values};
+use crate::optimizer::casts::{has_room, is_number, keeps_values};
+use crate::optimizer::infallible_call::is_infallible_call;
 
 /// Whether `expr` is known to have a value, or NULL, for every row.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
@@ -75,8 +65,7 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
         }
         Expr::ScalarFunction(call) => {
             let args: Vec<&Expr> = call.args.iter().collect();
-            let converts_bound = call.func.inner().is::<KeyBoundUdf>();
-            Ok((converts_bound || is_infallible_call(call, schema)?) && all(&args)?)
+            Ok(is_infallible_call(&call.func, &call.args, schema)? && all(&args)?)
         }
         Expr::Cast(Cast { expr, field }) => {
             let (from, to) = (expr.get_type(schema)?, field.data_type());
@@ -110,90 +99,6 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
         }
         _ => Ok(false),
     }
-}
-
-/// Whether the sum, difference or product of decimals always has as few digits as their type can have.
-fn has_room(op: Operator, left: &DataType, right: &DataType) -> bool {
-    let most = match (left, right) {
-        (DataType::Decimal32(..), DataType::Decimal32(..)) => DECIMAL32_MAX_PRECISION,
-        (DataType::Decimal64(..), DataType::Decimal64(..)) => DECIMAL64_MAX_PRECISION,
-        (DataType::Decimal128(..), DataType::Decimal128(..)) => DECIMAL128_MAX_PRECISION,
-        (DataType::Decimal256(..), DataType::Decimal256(..)) => DECIMAL256_MAX_PRECISION,
-        _ => return false,
-    };
-    let digits = |t| decimal_digits(t).map(|(p, s)| (i16::from(p), i16::from(s)));
-    let (Some((p, s)), Some((q, t))) = (digits(left), digits(right)) else {
-        return false;
-    };
-    let (digits, scale) = match op {
-        Operator::Multiply => (p + q, s + t),
-        _ => ((p - s).max(q - t) + s.max(t) + 1, s.max(t)),
-    };
-    digits.max(scale) <= i16::from(most)
-}
-
-/// Whether a call of one of DataFusion's functions has a value for all arguments of these types.
-fn is_infallible_call(call: &ScalarFunction, schema: &DFSchema) -> Result<bool> {
-    let is = |function: &ScalarUDF| *call.func == *function;
-    let types = call.args.iter().map(|arg| arg.get_type(schema));
-    let types: Vec<DataType> = types.collect::<Result<_>>()?;
-    let part = call.args.first().and_then(|arg| match arg {
-        Expr::Literal(value, _) => value.try_as_str().flatten().map(str::to_lowercase),
-        _ => None,
-    });
-    Ok(match types.as_slice() {
-        // The absolute value of the least signed integer is too large.
-        [number] if call.func.inner().is::<AbsUdf>() || is(&math::abs()) => {
-            !number.is_signed_integer() && !matches!(number, DataType::Duration(_))
-        }
-        [number] if number.is_floating() => [
-            math::ln(),
-            math::log2(),
-            math::log10(),
-            math::exp(),
-            math::cbrt(),
-            math::sin(),
-            math::cos(),
-            math::tan(),
-            math::atan(),
-            math::tanh(),
-            math::degrees(),
-            math::radians(),
-            math::floor(),
-            math::ceil(),
-            math::signum(),
-            math::isnan(),
-        ]
-        .iter()
-        .any(|function| is(function)),
-        // Coarser parts than these may begin before the first timestamp.
-        [_, DataType::Timestamp(_, zone)] if is(&datetime::date_trunc()) => match part.as_deref() {
-            Some("second" | "minute" | "millisecond" | "microsecond") => {
-                has_known_zone(zone.as_ref())
-            }
-            Some("hour" | "day") => zone.is_none(),
-            _ => false,
-        },
-        [_, DataType::Timestamp(_, zone)] if is(&datetime::date_part()) => {
-            is_calendar_part(part.as_deref()) && has_known_zone(zone.as_ref())
-        }
-        [_, DataType::Date32 | DataType::Date64] if is(&datetime::date_part()) => {
-            is_calendar_part(part.as_deref())
-        }
-        _ => false,
-    })
-}
-
-fn is_calendar_part(part: Option<&str>) -> bool {
-    let parts = [
-        "year", "quarter", "month", "week", "day", "doy", "dow", "isodow", "hour", "minute",
-        "second", "epoch",
-    ];
-    part.is_some_and(|part| parts.contains(&part))
-}
-
-fn has_known_zone(zone: Option<&Arc<str>>) -> bool {
-    zone.is_none_or(|zone| zone.parse::<Tz>().is_ok())
 }
 
 /// Whether every integer can be divided by this literal without an error.

@@ -1,24 +1,34 @@
-//! `frame_min(value, l, r) OVER (…)`: rejects clauses that have no meaning for the window form.
+//! `frame_min(value, l, r) OVER (…)`: rejects clauses that have no meaning for the window form, and gives the form by
+//! keys the ORDER BY expression.
 //!
 //! ```text
 //!   frame_min(v, l, r) FILTER (WHERE v > 0) OVER (ORDER BY ts)     planning error
 //!   frame_min(v, l, r) OVER (ORDER BY ts)                          unchanged
+//!   range_frame_min(v, ts - x, ts) OVER (ORDER BY ts)              range_frame_min(v, ts - x, ts, ts) OVER (ORDER BY ts)
 //! ```
 //!
-//! DataFusion passes neither the frame clause nor the modifiers to a window function, so a rule checks the plan. It is
-//! an analyzer rule, because a session can be configured to skip optimizer rules that fail.
+//! DataFusion passes neither the frame clause, the modifiers nor ORDER BY to a window function, so a rule does. It is an
+//! analyzer rule, because a session can be configured to skip optimizer rules that fail.
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, plan_err};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result, plan_err};
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFunctionDefinition};
-use datafusion::logical_expr::{Expr, LogicalPlan, WindowFrame, WindowFrameBound};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, LogicalPlan, WindowFrame, WindowFrameBound, WindowUDFImpl as _,
+};
 use datafusion::optimizer::AnalyzerRule;
 
-use crate::expr::frame_udf::FrameUdf;
+use crate::common::ordered_type::{check_ordered, value_type};
+use crate::common::sql_text::sql_text;
+use crate::expr::frame_udf::{FrameBounds, FrameUdf};
+use crate::optimizer::casts::widens;
 
-/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like. Leaves the
-/// plan unchanged.
+/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the ORDER
+/// BY expression to those of `range_frame_min` and its like.
 #[derive(Debug, Default)]
 pub struct CheckFrameCalls;
 
@@ -28,31 +38,88 @@ impl AnalyzerRule for CheckFrameCalls {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
-        plan.apply_with_subqueries(|node| {
-            if let LogicalPlan::Window(window) = node {
-                for expr in &window.window_expr {
-                    expr.apply(|e| {
-                        if let Expr::WindowFunction(call) = e {
-                            check(call)?;
-                        }
-                        Ok(TreeNodeRecursion::Continue)
-                    })?;
-                }
+        let plan = plan.transform_up_with_subqueries(|node| {
+            if !matches!(node, LogicalPlan::Window(_)) {
+                return Ok(Transformed::no(node));
             }
-            Ok(TreeNodeRecursion::Continue)
+            let schema = merge_schema(&node.inputs());
+            let names = NamePreserver::new(&node);
+            node.map_expressions(|expr| {
+                let name = names.save(&expr);
+                let checked = expr.transform_up(|expr| checked(expr, &schema))?;
+                Ok(checked.update_data(|expr| name.restore(expr)))
+            })
         })?;
-        Ok(plan)
+        Ok(plan.data)
     }
 }
 
-fn check(call: &WindowFunction) -> Result<()> {
-    let WindowFunctionDefinition::WindowUDF(udf) = &call.fun else {
-        return Ok(());
+/// A call of a window function that may be one of ours, checked and with its ORDER BY expression.
+fn checked(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let Expr::WindowFunction(call) = &expr else {
+        return Ok(Transformed::no(expr));
     };
-    if !udf.inner().is::<FrameUdf>() {
-        return Ok(());
+    let WindowFunctionDefinition::WindowUDF(udf) = &call.fun else {
+        return Ok(Transformed::no(expr));
+    };
+    let Some(frame) = udf.inner().downcast_ref::<FrameUdf>() else {
+        return Ok(Transformed::no(expr));
+    };
+    check_clauses(frame, call)?;
+    if frame.bounds() == FrameBounds::Positions {
+        return Ok(Transformed::no(expr));
     }
-    let name = udf.name();
+    let args = args_with_key(frame, call, schema)?;
+    if args == call.params.args {
+        return Ok(Transformed::no(expr));
+    }
+    let mut call = call.clone();
+    call.params.args = args;
+    Ok(Transformed::yes(Expr::WindowFunction(call)))
+}
+
+/// The arguments of a call by keys, and the ORDER BY expression, which the bounds have the type of.
+fn args_with_key(frame: &FrameUdf, call: &WindowFunction, schema: &DFSchema) -> Result<Vec<Expr>> {
+    let name = frame.name();
+    let [order] = call.params.order_by.as_slice() else {
+        return plan_err!(
+            "{name} finds rows by the ORDER BY expression of its window, which has {}: give it one, as in {name}(v, ts - \
+             INTERVAL '1 hour', ts) OVER (ORDER BY ts)",
+            call.params.order_by.len()
+        );
+    };
+    let mut args = call.params.args.clone();
+    let given = args.len();
+    args.truncate(frame.argument_count());
+    let key_type = order.expr.get_type(schema)?;
+    let mut common = value_type(&key_type);
+    for bound in &args[1..3] {
+        let bound_type = value_type(&bound.get_type(schema)?);
+        match comparison_coercion(&common, &bound_type) {
+            Some(wider) if widens(&common, &wider) && widens(&bound_type, &wider) => common = wider,
+            _ => {
+                return plan_err!(
+                    "{name}: the bound {} is a {bound_type} and the ORDER BY expression {} a {key_type}; cast one of them",
+                    sql_text(bound),
+                    sql_text(&order.expr)
+                );
+            }
+        }
+    }
+    check_ordered(name, "the ORDER BY expression", &common)?;
+    for bound in &mut args[1..3] {
+        *bound = std::mem::take(bound).cast_to(&common, schema)?;
+    }
+    args.push(order.expr.clone().cast_to(&common, schema)?);
+    // Of a plan that has been analyzed before it is there.
+    if given != frame.argument_count() && args != call.params.args {
+        frame.check_argument_count(given)?;
+    }
+    Ok(args)
+}
+
+fn check_clauses(frame: &FrameUdf, call: &WindowFunction) -> Result<()> {
+    let name = frame.name();
     let params = &call.params;
     if params.distinct {
         return plan_err!("{name} does not take DISTINCT");
@@ -70,7 +137,7 @@ fn check(call: &WindowFunction) -> Result<()> {
     }
     if !is_default_frame(&params.window_frame, params.order_by.is_empty()) {
         return plan_err!(
-            "{name} takes its frame from its arguments, the first and the last position; remove the frame clause {}",
+            "{name} takes its frame from its arguments; remove the frame clause {}",
             params.window_frame
         );
     }
