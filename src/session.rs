@@ -52,9 +52,9 @@ use rmq_engine::Extreme;
 /// at all.
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
-    /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too, products of intervals and integers, the table functions
-    /// `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query
-    /// planner.
+    /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too,
+    /// products of intervals and integers, the table functions `range_join()`, `rmq_indexes()` and `rmq_devices()`, the
+    /// options `rmq.*`, the optimizer rules and the query planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].

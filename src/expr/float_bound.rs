@@ -4,9 +4,9 @@
 //!   abs(p.x - q.x) <= 0.5      p.x >= rmq_lower_bound(q.x, -0.5), p.x <= rmq_upper_bound(q.x, 0.5)
 //! ```
 //!
-//! A difference of floats is rounded, and so is the bound plus the length. Each is at most one float away from the exact
-//! number, so the bound is moved by one float for each: all keys for which the comparison holds are in the range, and
-//! perhaps some for which it does not.
+//! A difference of floats is rounded, and so is the bound plus the length. Each is at most one float away from the
+//! exact number, so the bound is moved by one float for each: all keys for which the comparison holds are in the range,
+//! and perhaps some for which it does not.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

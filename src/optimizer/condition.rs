@@ -236,8 +236,8 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     }
 }
 
-/// A comparison with an open bound in which a key that is NULL is the last of all, so that ranges with open ends have it.
-/// They may then have it where the other end excludes it. `None` if no type has room for such a key.
+/// A comparison with an open bound in which a key that is NULL is the last of all, so that ranges with open ends have
+/// it. They may then have it where the other end excludes it. `None` if no type has room for such a key.
 pub(crate) fn with_null_key<E: Operand>(
     (key, comparison, bound): &Compared<E>,
     bounds: &E::Schema,

@@ -371,7 +371,7 @@ async fn frames_by_keys_are_joins() {
             let of_row = |bound: &str| format!("(SELECT id, {by}, {bound} AS bound FROM t)");
             let other = format!(
                 "SELECT a.id, {extreme}(x.{value}) FROM {} a JOIN {} b ON a.id = b.id LEFT JOIN t x \
-                 ON x.{by} IS NOT DISTINCT FROM a.{by} AND x.{key} >= a.bound AND x.{key} <= b.bound GROUP BY a.id",
+                 ON (x.{by} IS NOT DISTINCT FROM a.{by}) AND x.{key} >= a.bound AND x.{key} <= b.bound GROUP BY a.id",
                 of_row(low),
                 of_row(high)
             );

@@ -7,8 +7,8 @@
 //!   range_frame_min(v, ts - x, ts) OVER (ORDER BY ts)              range_frame_min(v, ts - x, ts, ts) OVER (ORDER BY ts)
 //! ```
 //!
-//! DataFusion passes neither the frame clause, the modifiers nor ORDER BY to a window function, so a rule does. It is an
-//! analyzer rule, because a session can be configured to skip optimizer rules that fail.
+//! DataFusion passes neither the frame clause, the modifiers nor ORDER BY to a window function, so a rule does. It is
+//! an analyzer rule, because a session can be configured to skip optimizer rules that fail.
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -27,8 +27,8 @@ use crate::common::sql_text::sql_text;
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::optimizer::casts::widens;
 
-/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the ORDER
-/// BY expression to those of `range_frame_min` and its like.
+/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the
+/// ORDER BY expression to those of `range_frame_min` and its like.
 #[derive(Debug, Default)]
 pub struct CheckFrameCalls;
 
