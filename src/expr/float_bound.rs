@@ -142,6 +142,7 @@ mod tests {
 
     /// Keys near the ends, and the ends of all floats: none for which the comparison holds is outside.
     #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "any float will do")]
     fn all_keys_at_a_length_are_in_the_range() {
         let numbers = [
             0.0,

@@ -48,12 +48,17 @@ struct Difference<'a, E> {
     is_absolute: bool,
     /// If it is compared as a number of seconds: by what that is multiplied, one after the other.
     scales: Option<Vec<Scale>>,
-    /// Whether two times are made such numbers, and not their difference.
-    is_of_numbers: bool,
-    /// Whether these are integers.
-    are_whole: bool,
+    /// The numbers that two times are made, if it is of these and not of times.
+    numbers: Option<Numbers>,
     /// Whether the difference has no sign when it is made such a number.
     is_of_distance: bool,
+}
+
+/// What numbers of seconds are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    Floats,
+    Integers,
 }
 
 /// What a number of seconds is multiplied with, or divided by: a positive number.
@@ -304,7 +309,7 @@ impl<'a, E: Operand> Stated<'a, E> {
     /// `extract(epoch FROM …)` and holds for all differences between these.
     fn ticks(&self, unit: TimeUnit) -> Option<(i128, i128)> {
         let difference = &self.difference;
-        if difference.scales.is_none() || difference.is_of_numbers {
+        if difference.scales.is_none() || difference.numbers.is_some() {
             return None;
         }
         let constant = number(self.constant)?;
@@ -373,8 +378,11 @@ impl<'a, E: Operand> Difference<'a, E> {
                         is_absolute: false,
                         is_of_distance: false,
                         scales: epochs.map(|_| vec![]),
-                        is_of_numbers: epochs.is_some(),
-                        are_whole: whole.is_some(),
+                        numbers: if whole.is_some() {
+                            Some(Numbers::Integers)
+                        } else {
+                            epochs.map(|_| Numbers::Floats)
+                        },
                     })
                 }
                 Operator::Divide => {
@@ -410,7 +418,7 @@ impl<'a, E: Operand> Difference<'a, E> {
     fn scaled(mut self, by: Scale) -> Option<Self> {
         self.scales.as_mut()?.push(by);
         // The division of integers is another.
-        let is_positive = by.of(1.0) > 0.0 && !self.are_whole;
+        let is_positive = by.of(1.0) > 0.0 && self.numbers != Some(Numbers::Integers);
         (is_positive && self.scaled_seconds(1.0).is_normal()).then_some(self)
     }
 
@@ -438,13 +446,13 @@ impl<'a, E: Operand> Difference<'a, E> {
             let seconds = number(constant)? / self.scaled_seconds(1.0);
             // How far apart floats are at the last times of a unit, the fraction that DataFusion leaves out, and what
             // the division does.
-            let rounded = match unit {
+            let rounded = match (self.numbers, unit) {
                 // The difference may wrap around.
-                TimeUnit::Second if self.are_whole => return None,
+                (Some(Numbers::Integers), TimeUnit::Second) => return None,
                 // Each number is a second away at most.
-                _ if self.are_whole => 2.0,
-                TimeUnit::Second if self.is_of_numbers => 4096.0,
-                TimeUnit::Millisecond if self.is_of_numbers => 4.0,
+                (Some(Numbers::Integers), _) => 2.0,
+                (Some(Numbers::Floats), TimeUnit::Second) => 4096.0,
+                (Some(Numbers::Floats), TimeUnit::Millisecond) => 4.0,
                 _ => 1.0,
             };
             let inexact = rounded + seconds.abs() * 1e-9;
