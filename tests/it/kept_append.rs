@@ -278,14 +278,14 @@ async fn every_form_merges_segments() {
     }
 }
 
-/// Dictionaries with narrow keys, NaN and zeros of both signs as range keys, and decimals.
+/// Dictionaries with narrow keys, NaN and zeros of both signs, each, as range keys, and decimals.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_other_types_are_merged() {
     let ctx = tables(0, 1).await;
     let typed = |first, count| {
         format!(
             "SELECT id, arrow_cast(s, 'Dictionary(Int8, Utf8)') AS s, CASE t % 50 WHEN 0 THEN -0.0::DOUBLE WHEN 1 THEN 0.0::DOUBLE \
-             WHEN 2 THEN 'NaN'::DOUBLE ELSE t::DOUBLE END AS t, u::DOUBLE AS u, v::DECIMAL(12, 2) AS v, f FROM ({})",
+             WHEN 2 THEN 'NaN'::DOUBLE WHEN 3 THEN -('NaN'::DOUBLE) ELSE t::DOUBLE END AS t, u::DOUBLE AS u, v::DECIMAL(12, 2) AS v, f FROM ({})",
             rows(first, count)
         )
     };
