@@ -30,9 +30,9 @@
 //! same rows, or the aggregate runs, or it is an error.
 //!
 //! Steps 4 and 5 pay for files in the order of a key that do not state it: a left join of 4 * 10^6 rows of a Parquet
-//! file with 4 * 10^5, grouped by such a key, takes 0.16 s of CPU time, and 0.47 s grouped by a key of as many values in
-//! no order, for which the aggregate runs (quick profile, two threads). A file that states its order keeps DataFusion's
-//! sorted aggregation. Where the attempt fails, no difference was found.
+//! file with 4 * 10^5, grouped by such a key, takes 0.16 s of CPU time, and 0.47 s grouped by a key of as many values
+//! in no order, for which the aggregate runs (quick profile, two threads). A file that states its order keeps
+//! DataFusion's sorted aggregation. Where the attempt fails, no difference was found.
 //!
 //! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: none in step 3 but the
 //! bounds of each batch; in step 4 the input's rows, at most half of what the memory pool has left. The first batch

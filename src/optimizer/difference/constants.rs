@@ -49,8 +49,8 @@ pub(super) fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     is_epoch.then_some(of)
 }
 
-/// A length that a difference of two decimals is compared with, as `condition::length_in_ticks` has that of two times. `None`
-/// where the difference, or a cast of it to the type of the length, may have too many digits.
+/// A length that a difference of two decimals is compared with, as `condition::length_in_ticks` has that of two times.
+/// `None` where the difference, or a cast of it to the type of the length, may have too many digits.
 pub(super) fn decimal_length(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i128)> {
     let offset = match length {
         ScalarValue::Decimal32(value, ..) => i128::from((*value)?),
