@@ -97,8 +97,8 @@ def device_figure(devices):
     """Our search and the better of CL and VL, by device."""
     found, styles = {}, {}
     for color, device in zip(COLORS, devices):
-        times = device.search("mixed", names=(OURS, CL, VL))
-        better = least([times[name] for name in (CL, VL) if name in times])
+        times = device.search("mixed", names=(OURS, CL, VL, ONE_SIDED))
+        better = least([times[name] for name in (CL, VL, ONE_SIDED) if name in times])
         for kind, points, dashes in (("ours", times.get(OURS, {}), "-"), ("the better of CL and VL", better, "--")):
             if points:
                 name = f"{kind}, {device.name}"

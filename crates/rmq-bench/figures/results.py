@@ -146,7 +146,7 @@ class Device:
     def spread(self, sections, on_cpu=False):
         """The greatest ratio of the slowest to the fastest round of a cell, and the median of these."""
         rows = [row for row in self.all if row["section"] in sections and number(row, "least_ns")]
-        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in rows if (system(row) in (CPU, HRMQ)) == on_cpu)
+        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in rows if row["contender"].startswith((CPU, HRMQ, "range_minimum_query")) == on_cpu)
         return (ratios[-1], ratios[len(ratios) // 2]) if ratios else None
 
 
