@@ -17,10 +17,10 @@ def by_device(devices, sentence):
 
 
 def to_2_31(points):
-    """The span of ratios to the next best. Beyond 2^31 values, CL and VL with the paper's parameters are all that was measured beside ours."""
+    """The span of ratios to the next best. Beyond 2^31 values there are neither LCA nor heat maps."""
     below, beyond = ({n: time for n, time in points.items() if (n > 31) == far} for far in (False, True))
     text = span(below.values()) if below else ""
-    return text + "".join(f" (2^{n} values, CL and VL with the paper's parameters alone: {ratio(time)})" for n, time in beyond.items())
+    return text + "".join(f" (2^{n} values, without LCA and heat maps: {ratio(time)})" for n, time in beyond.items())
 
 
 # --- readings of figures ---
@@ -78,7 +78,7 @@ def read_15(device):
 def read_16(device):
     found = [(workload, ratios(device.others(workload), device.search(workload).get(OURS, {}))) for workload in ("large", "medium", "small")]
     parts = [f"{to_2_31(times)} on {workload} ranges" for workload, times in found if times]
-    return "times as long as ours, the next best (CL, VL or LCA, CL also with the best of its heat map of these ranges) takes " + ", ".join(parts) if parts else ""
+    return "times as long as ours, the next best (CL, VL or LCA, CL and VL also with the best of their heat maps of these ranges) takes " + ", ".join(parts) if parts else ""
 
 
 def read_17(device):
@@ -94,9 +94,8 @@ def read_17(device):
 def read_18(devices):
     first, parts = devices[0], []
     for device in devices[1:]:
-        here, there = (one.search("mixed", names=(OURS, CL, VL)) for one in (device, first))
-        ours = ratios(here[OURS], there[OURS])
-        paper = ratios(*(least([times[CL], times[VL]]) for times in (here, there)))
+        ours = ratios(*(one.search("mixed", names=(OURS,))[OURS] for one in (device, first)))
+        paper = ratios(*(one.ours_of_paper("mixed") for one in (device, first)))
         parts.append(f"The {device.name} takes {span(ours.values())} times the time of the {first.name} with ours, {span(paper.values())} times with the better "
                      "of CL and VL")
     return ". ".join(parts) + "."
@@ -122,7 +121,7 @@ def tables(device, published):
         rows.append([name, *cells(device.tuned(contender))])
     for name, label in ((ONE_SIDED, "GPU-RMQ (VL), compared on one side"), (TRIP, "LCA (Euler tour), the whole trip")):
         rows.append([label, *cells(device.search("mixed", names=(name,)).get(name, {}))])
-    rows += [["ours: times faster than CL and VL, the paper's parameters", *cells(ratios(device.paper("mixed"), ours), ratio)],
+    rows += [["ours: times faster than CL (t = 32) and VL, groups and chunks as in the paper", *cells(ratios(device.paper("mixed"), ours), ratio)],
              ["ours: times faster than the next best of all", *cells(ratios(device.others("mixed"), ours), ratio)]]
     for name in (OURS, CL, VL, LCA, TOUR):
         timed = device.points(("search",), "mixed", lambda row: number(row, "cold_ns"), (name,))
@@ -146,26 +145,39 @@ def tables(device, published):
     rows += [[f"index, {SYSTEMS[name][0]}", *cells(percent[name])] for name in SYSTEMS if name in percent]
     if rows := table(header, rows):
         text += ["", "Build, ms, and index in percent of the column:", "", *rows]
-    ascending = device.of_data("uniform", "value", "f32", "ascending")
-    rows = others_rows("value, f32, ranges by their left bounds", ascending, cells)
-    for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
-                              ("increasing", "position", "f32")):
-        for workload in ("mixed", "small", "medium", "large"):
-            found = device.of_data(data, result, key, workload)
-            what = f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}"
-            rows += others_rows(what, found, cells)
+    rows = []
+    for what, found in other_columns(device):
+        rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items() if name in SYSTEMS]
+        if faster := next_best(found):
+            rows.append([f"{what}, ours: times faster than the next best", *cells(faster, ratio)])
     if rows := table(header, rows):
-        text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
+        text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which nearly every search goes down to the column:", "", *rows]
     return text + rays(device, published)
 
 
-def others_rows(what, found, cells):
-    """Rows of all systems that were measured with the same queries, and, unless these are ours and VL alone, of the ratio to the next best."""
-    rows = [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
-    if CL in found and OURS in found:
-        next_best = least([points for name, points in found.items() if name != OURS])
-        rows.append([f"{what}, ours: times faster than the next best", *cells(ratios(next_best, found[OURS]), ratio)])
-    return rows
+def other_columns(device):
+    """What was measured beside the paper's columns, results and ranges, in words, and the times by system."""
+    yield "value, f32, ranges by their left bounds", device.of_data("uniform", "value", "f32", "ascending")
+    for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
+                              ("increasing", "position", "f32")):
+        for workload in ("mixed", "small", "medium", "large"):
+            yield f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}", device.of_data(data, result, key, workload)
+
+
+def next_best(found):
+    """How many times faster ours is than the next best of such times; nothing if these are of ours and VL alone."""
+    return ratios(least([points for name, points in found.items() if name != OURS]), found[OURS]) if {CL, OURS} <= found.keys() else {}
+
+
+def losses(device):
+    """A sentence on the cells of all rows of ratios to the next best in which ours is slower."""
+    compared = [(f"value, f32, {workload}", ratios(device.others(workload), device.search(workload, names=(OURS,)).get(OURS, {})))
+                for workload in ("mixed", "large", "medium", "small")]
+    compared += [(what, next_best(found)) for what, found in other_columns(device)]
+    slower = [f"{what}, 2^{n} values ({ratio(faster)})" for what, cells in compared for n, faster in cells.items() if faster < 1]
+    count = sum(len(cells) for _, cells in compared)
+    faster = f"{count - len(slower)} of {count} cells; it is slower in: {'; '.join(slower)}" if slower else f"all {count} cells"
+    return f"Ours is faster than the next best in {faster}. " if count else ""
 
 
 # Of pipelines with rays, a title and what a row is.
@@ -233,7 +245,7 @@ def profiled(rows):
                 name = next((name for start, name in PROFILED if row["kernel"].startswith(start)), row["kernel"])
                 counts = [short(float(row[column])) for column in ("ns", "read", "written", "requests")]
                 lines.append([name, *counts, row["l2"], row["l1"], short(float(row["instructions"])), row["memory"], row["sm"]])
-        text += ["", f"Counted by Nsight Compute at commit {commit or 'unknown'}, {date}: {workload} ranges, 2^{n} values", "", *table(header, lines)]
+        text += ["", f"Counted by Nsight Compute with caches flushed, at commit {commit or 'unknown'}, {date}: {workload} ranges, 2^{n} values", "", *table(header, lines)]
     return text
 
 
@@ -295,7 +307,7 @@ def claim_shape(device, _):
     best = {n: min(found, key=found.get) for n, found in cells.items()}
     slower = {n: found[16, 32] / min(found.values()) for n, found in cells.items()}
     shapes = ", ".join(f"{group} and {chunk} (2^{n})" for n, (group, chunk) in best.items())
-    return f"best are {shapes}; 16 and 32 take {span(slower.values())} times as long"
+    return f"on mixed ranges, best are {shapes}; 16 and 32 take {span(slower.values())} times as long"
 
 
 def claim_vl(device, _):
@@ -305,15 +317,25 @@ def claim_vl(device, _):
     if not untuned or not tuned:
         return ""
     first = [n for n in tuned if all(tuned[m] > 1 for m in tuned if m >= n)]
-    wins = [f"2^{n}" for n, times in untuned.items() if times < 1]
-    text = f"with the paper's parameters CL takes {span(untuned.values())} times as long as VL, and is faster " + (f"with {listed(wins)} values" if wins else "at no length")
-    return text + (f"; the best CL beats the best VL from 2^{first[0]} values on" if first else "; the best VL beats the best CL at every length")
+    text = f"on mixed ranges, with the parameters of figure 1, CL takes {span(untuned.values())} times as long as the better form of VL, and is {faster_with(untuned)}"
+    text += f"; the best CL beats the best VL from 2^{first[0]} values on" if first else "; the best VL beats the best CL at every length"
+    for workload in ("large", "medium", "small"):
+        found = device.search(workload, names=(CL, VL, ONE_SIDED))
+        untuned = ratios(found.get(CL, {}), least([found.get(VL, {}), found.get(ONE_SIDED, {})]))
+        text += f"; on {workload} ranges CL is {faster_with(untuned)}" if untuned else ""
+    return text
+
+
+def faster_with(slower):
+    """The sizes of columns with which something is faster, of how many times as long it takes with each."""
+    wins = [f"2^{n}" for n, times in slower.items() if times < 1]
+    return f"faster with {listed(wins)} values" if wins else "faster with no column"
 
 
 def claim_hrmq(device, _):
-    found = device.search("mixed", names=(CL, VL, HRMQ))
-    faster = ratios(found.get(HRMQ, {}), least([found[name] for name in (CL, VL) if name in found]))
-    return f"{span(faster.values())} times" if faster else ""
+    faster = ratios(device.search("mixed", names=(HRMQ,)).get(HRMQ, {}), device.paper("mixed"))
+    threads = device.search("mixed", lambda row: int(row["threads"]), (HRMQ,)).get(HRMQ, {})
+    return f"{span(faster.values())} times, mixed ranges, HRMQ on {listed([str(number) for number in sorted(set(threads.values()))])} threads" if faster else ""
 
 
 def claim_rays(device, published):
@@ -334,7 +356,7 @@ def claim_queue(device, _):
         slower = ratios(found.get(name, {}), found.get(QUEUE, {}))
         if slower:
             parts.append(f"{what} {span(slower.values())} times as long")
-    return "CL takes " + ", ".join(parts) if parts else ""
+    return "on mixed ranges, CL takes " + ", ".join(parts) if parts else ""
 
 
 CLAIMS = [
@@ -359,7 +381,7 @@ def authors(device, published):
         both = ratios(mine.get(contender, {}), published.times(name, "H200"))
         if both:
             parts.append(f"our {what} takes {span(both.values())} times as long as theirs")
-    return ", ".join(parts) + ". All ratios to the next best count theirs" if parts else ""
+    return ", ".join(parts) + ". Ratios to the next best on mixed ranges of uniform values on this card count theirs" if parts else ""
 
 
 # --- the page ---
@@ -370,7 +392,8 @@ def body(devices, figures, published, folder):
     for device in devices:
         lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
         wrong = sum(int(row["wrong"]) for row in device.all)
-        lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
+        right = "All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**"
+        lines += [*wrapped(losses(device) + right), ""]
     lines += ["### Figures", "", "Numbers are the paper's.", ""]
     for number, what, shown in figures:
         reading = read_18(devices) if number == "18" else by_device(devices, READINGS[number])
@@ -378,7 +401,7 @@ def body(devices, figures, published, folder):
         for figure in shown:
             lines += [*wrapped(f"![Figure {figure['name']}]({folder}/figure-{figure['name']}.svg)"), ""]
     lines += ["### The paper's claims here", ""]
-    lines += wrapped("The paper's abstract names an RTX 4090; these are data-center cards, and CL, VL, LCA and HRMQ were written anew for this comparison.")
+    lines += wrapped("The paper's abstract names an RTX 4090; these are data-center cards, and all systems were written anew for this comparison.")
     lines.append("")
     for claim, sentence in CLAIMS:
         found = by_device(devices, lambda device: sentence(device, published)) or "Not measured here."
@@ -405,8 +428,9 @@ def readme_lines(devices):
     best = f", CL with its best parameters: {short(tuned[28])} ns" if 28 in tuned else ""
     authors = {label: device.published.times(label, device.name).get(28) for label in ("CL", "VL")}
     theirs = {label: f" (its authors' program: {short(time)} ns)" for label, time in authors.items() if time}
-    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL, LCA)), best, theirs)
-    of_sorted = device.of_data("increasing", "value", "f32", "mixed")
-    of_sorted[VL] = least([of_sorted.get(VL, {}), of_sorted.get(ONE_SIDED, {})])
-    line("| the same over sorted values, the worst case", of_sorted, "")
+    of_random, of_sorted = device.search("mixed", names=(OURS, CL, VL, ONE_SIDED, LCA)), device.of_data("increasing", "value", "f32", "mixed")
+    for found in (of_random, of_sorted):
+        found[VL] = least([found.get(VL, {}), found.get(ONE_SIDED, {})])
+    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", of_random, best, theirs)
+    line("| the same over sorted values", of_sorted, "")
     return lines

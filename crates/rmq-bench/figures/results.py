@@ -92,7 +92,7 @@ class Device:
     def of_data(self, data, result, key, workload):
         """Times of columns that are not uniform, or of other results."""
         rows = [row for row in self.all if (row["data"], row["result"], row["key"]) == (data, result, key)]
-        return self.points(("search",), workload, ns, (OURS, CL, VL, ONE_SIDED, LCA), rows)
+        return self.points(("search",), workload, ns, (OURS, CL, VL, ONE_SIDED, LCA, f"{VL} t = 8", f"{VL} t = 64"), rows)
 
     def heat(self, contender, workload="mixed"):
         """Times {log2 n: {(threads of a group, entries of a chunk): ns}}."""
@@ -117,10 +117,13 @@ class Device:
         """The best of the heat map, where these ranges have one: {log2 n: ns}."""
         return {n: min(cells.values()) for n, cells in self.heat(contender, workload).items()}
 
+    def ours_of_paper(self, workload):
+        """The better of CL and VL with groups and chunks as in the paper, in our implementation: {log2 n: ns}."""
+        return least(self.points(("search",), workload, ns, (CL, VL, ONE_SIDED)).values())
+
     def paper(self, workload):
-        """The better of CL and VL with the paper's parameters, in our implementation or the authors': {log2 n: ns}."""
-        found = self.points(("search",), workload, ns, (CL, VL, ONE_SIDED))
-        return least([*found.values(), *self.authors(workload, ("CL", "VL"))])
+        """The same in our implementation or the authors'."""
+        return least([self.ours_of_paper(workload), *self.authors(workload, ("CL", "VL"))])
 
     def authors(self, workload, systems):
         """What the authors' programs took on such a device."""
@@ -146,7 +149,7 @@ class Device:
     def spread(self, sections, on_cpu=False):
         """The greatest ratio of the slowest to the fastest round of a cell, and the median of these."""
         rows = [row for row in self.all if row["section"] in sections and number(row, "least_ns")]
-        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in rows if (system(row) in (CPU, HRMQ)) == on_cpu)
+        ratios = sorted(number(row, "most_ns") / number(row, "least_ns") for row in rows if row["contender"].startswith((CPU, HRMQ, "range_minimum_query")) == on_cpu)
         return (ratios[-1], ratios[len(ratios) // 2]) if ratios else None
 
 

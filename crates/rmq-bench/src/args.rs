@@ -71,8 +71,7 @@ pub struct Args {
     pub rounds: u32,
 
     /// The most entries of the highest level in the paper's indexes (its t), never fewer than a chunk has. The first is
-    /// used for all kernels, and VL is measured with each of them. The paper's are 32 and the entries of a chunk, 8 for
-    /// VL
+    /// used for all kernels, and VL is measured with each of them. The paper's plots have 64 for CL and 32 for VL
     #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: Vec<u64>,
 

@@ -98,7 +98,7 @@ pub struct Record {
     pub threads: u32,
     /// The time for all queries.
     pub time: Timing,
-    /// The same as the paper's program measures it: by the wall clock, the mean of four launches, the first cold.
+    /// The same by the wall clock, the mean of four launches; the paper's script starts a process for each.
     pub cold_seconds: Option<f64>,
     pub build_seconds: Option<f64>,
     /// The size of the index without the column.

@@ -171,8 +171,8 @@ impl Lab {
         Ok(Timing::from_seconds(&times))
     }
 
-    /// Measures what `work` enqueues as the paper's program does: by the wall clock, the mean of four times, the
-    /// first cold.
+    /// Measures what `work` enqueues by the wall clock: the mean of four times. The paper's script starts a process for
+    /// each, so that all are cold.
     ///
     /// # Errors
     /// Those of the driver.
