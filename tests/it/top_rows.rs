@@ -95,7 +95,13 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
 
 fn range(random: &mut Random) -> String {
     let seconds = random.below(400);
-    let mut parts = vec![match random.below(5) {
+    let mut parts = vec![match random.below(9) {
+        5 => format!("abs(p.k - q.k) < INTERVAL '{seconds} seconds'"),
+        6 => format!("abs(p.f - q.f) <= {}", seconds as f64 / 100.0),
+        7 => format!("q.i - p.i BETWEEN -3 AND {seconds}"),
+        8 => format!(
+            "(p.k BETWEEN q.k - INTERVAL '{seconds} seconds' AND q.k OR p.k = q.k + INTERVAL '20 seconds')"
+        ),
         0 => format!("p.k BETWEEN q.k - INTERVAL '{seconds} seconds' AND q.k"),
         1 => "p.k <= q.k".to_string(),
         2 => format!("p.k > q.k AND p.k < q.k + INTERVAL '{seconds} seconds'"),

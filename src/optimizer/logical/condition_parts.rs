@@ -468,7 +468,7 @@ pub(crate) fn sides_of<T>(
 }
 
 /// Splits `x BETWEEN a AND b` into its two comparisons.
-fn split_between(conjunct: Expr) -> Vec<Expr> {
+pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
     match conjunct {
         Expr::Between(Between {
             expr,

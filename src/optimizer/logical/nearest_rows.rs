@@ -14,12 +14,13 @@
 //!
 //! The range key is what ORDER BY sorts by, if that is compared with the outer query. Otherwise it is another
 //! expression that is, and the rows of its range are ordered by themselves: `ORDER BY p.v DESC` of `p.ts <= q.ts`. So
-//! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are
-//! bounds, and equal columns are equality keys; what else compares the two sides is a further condition, evaluated on
-//! rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
+//! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are bounds, in
+//! other words, too, and equal columns are equality keys; what else compares the two sides is a further condition,
+//! evaluated on rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
 //! the range. Where ORDER BY is a distance of the range key from a point (see `distance`), rows are taken on both sides
 //! of that.
 
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::conjunction;
@@ -32,7 +33,7 @@ use crate::common::sql_text::sql_text;
 use crate::expr::order_key::OrderBoundUdf;
 use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
-use crate::optimizer::condition::{convert_bound, operator};
+use crate::optimizer::condition::{Open, Range, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
@@ -43,6 +44,7 @@ use crate::optimizer::logical::condition_parts::{
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
+use crate::optimizer::logical::open_ends::as_comparison;
 use crate::optimizer::logical::order_by::{check_order, order_by_all};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -257,6 +259,7 @@ fn match_condition(
             others.push(conjunct);
         }
     }
+    let wider = in_other_words(&mut others, &mut ranges, probe, build)?;
     let condition_on = |rest: Vec<Expr>| {
         let constants = Constants::Filter;
         Condition::try_match_with_key(vec![], rest, constants, Some(order), probe, build)
@@ -269,6 +272,7 @@ fn match_condition(
         let ranges = ranges.iter().enumerate().filter(|(i, _)| Some(*i) != range);
         let ranges = ranges.flat_map(|(_, range)| &range.conjuncts);
         let parts = ranges
+            .filter(|conjunct| !wider.contains(conjunct))
             .chain(others)
             .cloned()
             .map(|conjunct| exact(conjunct, probe, build));
@@ -300,6 +304,67 @@ fn match_condition(
         probe_filter: conjunction(of_probe.iter().cloned()),
         is_in_order: true,
     })
+}
+
+/// Adds the ranges of conditions in other words. Those that are ranges exactly are taken out of the conditions; the
+/// comparisons of those that only imply one are returned.
+fn in_other_words(
+    conditions: &mut Vec<Expr>,
+    ranges: &mut Vec<KeyRange>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Vec<Expr>> {
+    let mut rest: Vec<Expr> = vec![];
+    let mut wider = vec![];
+    let mut add = |found: Vec<Range<Expr>>, is_exact: bool| {
+        for range in found {
+            let (key, comparison) = (range.compared.0.clone(), range.compared.1);
+            let compared = as_comparison(range);
+            if !is_exact {
+                wider.push(compared.clone());
+            }
+            KeyRange::add(ranges, key, comparison, compared);
+        }
+    };
+    sides_of(probe, build, |sides| -> Result<()> {
+        for condition in conditions.drain(..) {
+            let condition = without_between(condition)?;
+            let found = match sides.seconds(&condition)? {
+                Some(found) => found.into(),
+                None => sides.ranges(&condition)?,
+            };
+            let has_no_null = |range: &Range<Expr>| !matches!(range.open, Open::Bound | Open::Key);
+            let is_exact = found.iter().all(|range| range.open == Open::Never);
+            if found.is_empty() || !found.iter().all(has_no_null) {
+                for other in &rest {
+                    if let Some(both) = sides.between(other, &condition)? {
+                        add(both.into(), false);
+                    }
+                }
+                rest.push(condition);
+            } else {
+                add(found, is_exact);
+                if !is_exact {
+                    rest.push(condition);
+                }
+            }
+        }
+        Ok(())
+    })?;
+    *conditions = rest;
+    Ok(wider)
+}
+
+/// A condition with both comparisons of each BETWEEN.
+fn without_between(condition: Expr) -> Result<Expr> {
+    let compared = condition.transform_up(|expr| {
+        let is_between = matches!(expr, Expr::Between(_));
+        Ok(match conjunction(split_between(expr.clone())) {
+            Some(compared) if is_between => Transformed::yes(compared),
+            _ => Transformed::no(expr),
+        })
+    })?;
+    Ok(compared.data)
 }
 
 /// The comparisons of one key.

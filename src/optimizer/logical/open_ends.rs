@@ -108,7 +108,8 @@ fn is_of_difference(range: &Range<Expr>) -> bool {
     })
 }
 
-fn as_comparison(range: Range<Expr>) -> Expr {
+/// The comparison of a range.
+pub(crate) fn as_comparison(range: Range<Expr>) -> Expr {
     let (key, comparison, bound) = range.compared;
     binary_expr(key, operator(comparison), bound)
 }
