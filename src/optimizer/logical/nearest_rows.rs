@@ -39,7 +39,7 @@ use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::condition_parts::{
-    Condition, Constants, check_repeats, compared_with, conjuncts, is_of, sides_of,
+    Condition, Constants, check_repeats, compared_with, conjuncts, is_of, sides_of, split_between,
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::distance::KeyDistance;
