@@ -2,7 +2,6 @@
 //! to row. Positions count the rows of the partition.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -14,12 +13,11 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::ordered_type::check_ordered;
-use crate::common::range_function::{RangeFunction, RangeResult};
-use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
-use crate::index::best_positions::counted_ranges;
+use crate::common::range_function::RangeFunction;
+use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
-use crate::index::threshold::{ThresholdTest, check_comparable};
+use crate::index::threshold::check_comparable;
 
 /// One of the range functions as a window function, `frame_min` and its like.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -103,10 +101,7 @@ impl WindowUDFImpl for FrameUdf {
         use std::sync::LazyLock;
         static DOCS: LazyLock<[Documentation; RangeFunction::ALL.len()]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
-        RangeFunction::ALL
-            .iter()
-            .position(|f| *f == self.function)
-            .map(|i| &DOCS[i])
+        self.function.index().map(|index| &DOCS[index])
     }
 }
 
@@ -123,12 +118,8 @@ fn document(function: RangeFunction) -> Documentation {
         format!("{name}(value, {arguments})"),
     )
     .with_argument("value", "Any expression of an ordered type")
-    .with_argument("l", "The first position, an integer; positions count the partition's rows from 0 in the order of ORDER BY")
-    .with_argument("r", "The last position, an integer");
-    let docs = match function.last_argument() {
-        Some(last) => docs.with_argument(last.name, last.description),
-        None => docs,
-    };
+    .with_argument("l", "The first position, an integer; positions count the partition's rows from 0 in the order of ORDER BY");
+    let docs = function.document_end(docs);
     docs.with_sql_example(format!(
         "SELECT {name}(close, {arguments}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
     ))
@@ -157,24 +148,11 @@ impl PartitionEvaluator for FrameEvaluator {
             owned_elsewhere: true,
         };
         let index = ColumnIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
-        let ranges = [Ranges::try_new(left, right)?];
-        let array = match self.function.result {
-            RangeResult::Value => index.answer(&ranges, true, false, false)?.values,
-            RangeResult::Position => index.answer(&ranges, false, true, false)?.positions,
-            RangeResult::Crossing(end) => {
-                let test = ThresholdTest::of_function(self.function.extreme);
-                let found = index.crossings(&ranges, last, end, test, false)?;
-                found.positions
-            }
-            RangeResult::Positions => {
-                let name = self.function.frame_name();
-                let counted = counted_ranges(name, (left, right), last)?;
-                let never = AtomicBool::new(false);
-                index.best_positions(&[counted], &never, false)?.positions
-            }
-        };
-        array.ok_or_else(|| {
-            exec_datafusion_err!("the index did not answer {}", self.function.frame_name())
-        })
+        let name = self.function.frame_name();
+        let answer = index
+            .keys()
+            .call(self.function, name, (left, right), last)?;
+        let array = answer.values.or(answer.positions);
+        array.ok_or_else(|| exec_datafusion_err!("the index did not answer {name}"))
     }
 }
