@@ -22,7 +22,7 @@ use datafusion::scalar::ScalarValue;
 use crate::expr::abs::AbsUdf;
 use crate::expr::decimal_average::decimal_digits;
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::casts::{is_number, keeps_values};
+use crate::optimizer::lossless_casts::{is_number, keeps_values};
 
 /// Whether `expr` is known to have a value, or NULL, for every row.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
