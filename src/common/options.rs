@@ -248,119 +248,84 @@ impl RmqOptions {
     }
 }
 
-/// The engine that computes range minima and searches sorted keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum EngineChoice {
-    /// The engine with the lower estimated time, by the number of rows and of ranges.
-    #[default]
-    Auto,
-    /// The CPU engine.
-    Cpu,
-    /// The engine for NVIDIA GPUs. A query fails at planning if there is no usable device.
-    Cuda,
-}
-
-impl FromStr for EngineChoice {
-    type Err = DataFusionError;
-
-    fn from_str(s: &str) -> Result<Self> {
-        match s.to_ascii_lowercase().as_str() {
-            "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda),
-            _ => config_err!("rmq.engine = '{s}': expected 'auto', 'cpu' or 'cuda'"),
+/// Declares the values of an option that is one of several words. As text, letters may be upper or lower case.
+macro_rules! words {
+    (
+        $(#[$attribute:meta])*
+        $values:ident, $option:literal, { $($(#[$meaning:meta])* $value:ident = $word:literal,)+ }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub enum $values {
+            $($(#[$meaning])* $value,)+
         }
-    }
-}
 
-impl Display for EngineChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-        })
-    }
-}
+        impl FromStr for $values {
+            type Err = DataFusionError;
 
-/// Which joins over a range become range joins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum RangeJoinChoice {
-    /// Those for which DataFusion would compare many pairs of rows, as far as is known.
-    #[default]
-    Auto,
-    /// All that can.
-    Always,
-    /// None.
-    Never,
-}
-
-impl FromStr for RangeJoinChoice {
-    type Err = DataFusionError;
-
-    fn from_str(s: &str) -> Result<Self> {
-        match s.to_ascii_lowercase().as_str() {
-            "auto" => Ok(Self::Auto),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => config_err!("rmq.range_joins = '{s}': expected 'auto', 'always' or 'never'"),
+            fn from_str(s: &str) -> Result<Self> {
+                match s.to_ascii_lowercase().as_str() {
+                    $($word => Ok(Self::$value),)+
+                    _ => {
+                        let [others @ .., last] = [$($word),+];
+                        let others = others.join("', '");
+                        config_err!("{} = '{s}': expected '{others}' or '{last}'", $option)
+                    }
+                }
+            }
         }
-    }
-}
 
-impl Display for RangeJoinChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        })
-    }
-}
-
-/// How range joins divide their build side among the partitions of the probe side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum JoinModeChoice {
-    /// The faster one: `Shared` on one machine. Engines for several machines choose between the others.
-    #[default]
-    Auto,
-    /// One build side for all partitions.
-    Shared,
-    /// The same, for engines that divide a plan into tasks: the join requires the whole build side in each of them.
-    Collected,
-    /// One build side for each partition, where both sides can be partitioned by the equality keys.
-    Partitioned,
-}
-
-impl FromStr for JoinModeChoice {
-    type Err = DataFusionError;
-
-    fn from_str(s: &str) -> Result<Self> {
-        match s.to_ascii_lowercase().as_str() {
-            "auto" => Ok(Self::Auto),
-            "shared" => Ok(Self::Shared),
-            "collected" => Ok(Self::Collected),
-            "partitioned" => Ok(Self::Partitioned),
-            _ => config_err!(
-                "rmq.join_mode = '{s}': expected 'auto', 'shared', 'collected' or 'partitioned'"
-            ),
+        impl Display for $values {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$value => $word,)+
+                })
+            }
         }
-    }
+    };
 }
 
-impl Display for JoinModeChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Shared => "shared",
-            Self::Collected => "collected",
-            Self::Partitioned => "partitioned",
-        })
+words!(
+    /// The engine that computes range minima and searches sorted keys.
+    EngineChoice, "rmq.engine", {
+        /// The engine with the lower estimated time, by the number of rows and of ranges.
+        #[default]
+        Auto = "auto",
+        /// The CPU engine.
+        Cpu = "cpu",
+        /// The engine for NVIDIA GPUs. A query fails at planning if there is no usable device.
+        Cuda = "cuda",
     }
-}
+);
+
+words!(
+    /// Which joins over a range become range joins.
+    RangeJoinChoice, "rmq.range_joins", {
+        /// Those for which DataFusion would compare many pairs of rows, as far as is known.
+        #[default]
+        Auto = "auto",
+        /// All that can.
+        Always = "always",
+        /// None.
+        Never = "never",
+    }
+);
+
+words!(
+    /// How range joins divide their build side among the partitions of the probe side.
+    JoinModeChoice, "rmq.join_mode", {
+        /// The faster one: `Shared` on one machine. Engines for several machines choose between the others.
+        #[default]
+        Auto = "auto",
+        /// One build side for all partitions.
+        Shared = "shared",
+        /// The same, for engines that divide a plan into tasks: the join requires the whole build side in each of them.
+        Collected = "collected",
+        /// One build side for each partition, where both sides can be partitioned by the equality keys.
+        Partitioned = "partitioned",
+    }
+);
 
 /// The ordinals of CUDA devices, at least one and without duplicates. As text they are separated by commas: `'0,1'`.
 #[derive(Debug, Clone, PartialEq, Eq)]

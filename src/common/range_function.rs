@@ -1,6 +1,7 @@
 //! The range functions and their names in SQL.
 
 use arrow::datatypes::DataType;
+use datafusion::logical_expr::DocumentationBuilder;
 
 use crate::common::ordered_type::value_type;
 use rmq_engine::{Extreme, RangeEnd};
@@ -104,34 +105,42 @@ impl RangeFunction {
     /// The name of the scalar and table function.
     #[must_use]
     pub fn range_name(self) -> &'static str {
-        match (self.extreme, self.result) {
-            (Extreme::Min, RangeResult::Value) => "range_min",
-            (Extreme::Max, RangeResult::Value) => "range_max",
-            (Extreme::Min, RangeResult::Position) => "range_argmin",
-            (Extreme::Max, RangeResult::Position) => "range_argmax",
-            (Extreme::Min, RangeResult::Crossing(RangeEnd::First)) => "range_first_at_most",
-            (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_most",
-            (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "range_first_at_least",
-            (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_least",
-            (Extreme::Min, RangeResult::Positions) => "range_smallest",
-            (Extreme::Max, RangeResult::Positions) => "range_largest",
-        }
+        self.names().0
     }
 
     /// The name of the window function.
     #[must_use]
     pub fn frame_name(self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
+        use RangeEnd::{First, Last};
+        use RangeResult::{Crossing, Position, Positions, Value};
         match (self.extreme, self.result) {
-            (Extreme::Min, RangeResult::Value) => "frame_min",
-            (Extreme::Max, RangeResult::Value) => "frame_max",
-            (Extreme::Min, RangeResult::Position) => "frame_argmin",
-            (Extreme::Max, RangeResult::Position) => "frame_argmax",
-            (Extreme::Min, RangeResult::Crossing(RangeEnd::First)) => "frame_first_at_most",
-            (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_most",
-            (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "frame_first_at_least",
-            (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_least",
-            (Extreme::Min, RangeResult::Positions) => "frame_smallest",
-            (Extreme::Max, RangeResult::Positions) => "frame_largest",
+            (Extreme::Min, Value) => ("range_min", "frame_min"),
+            (Extreme::Max, Value) => ("range_max", "frame_max"),
+            (Extreme::Min, Position) => ("range_argmin", "frame_argmin"),
+            (Extreme::Max, Position) => ("range_argmax", "frame_argmax"),
+            (Extreme::Min, Crossing(First)) => ("range_first_at_most", "frame_first_at_most"),
+            (Extreme::Min, Crossing(Last)) => ("range_last_at_most", "frame_last_at_most"),
+            (Extreme::Max, Crossing(First)) => ("range_first_at_least", "frame_first_at_least"),
+            (Extreme::Max, Crossing(Last)) => ("range_last_at_least", "frame_last_at_least"),
+            (Extreme::Min, Positions) => ("range_smallest", "frame_smallest"),
+            (Extreme::Max, Positions) => ("range_largest", "frame_largest"),
+        }
+    }
+
+    /// Its place in [`Self::ALL`].
+    pub(crate) fn index(self) -> Option<usize> {
+        Self::ALL.iter().position(|function| *function == self)
+    }
+
+    /// Adds the argument after the bounds to documentation, if the function has one.
+    pub(crate) fn document_last(self, docs: DocumentationBuilder) -> DocumentationBuilder {
+        match self.last_argument() {
+            Some(last) => docs.with_argument(last.name, last.description),
+            None => docs,
         }
     }
 

@@ -10,9 +10,7 @@ use datafusion::common::{Result, exec_err, resources_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExprRef};
-use datafusion::physical_plan::execution_plan::{
-    Boundedness, EmissionType, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -20,10 +18,9 @@ use datafusion::physical_plan::{
 };
 use futures::{TryStreamExt, stream};
 
-use crate::common::inputs::inputs_of;
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::another_run::another_run;
-use crate::exec::common::plan_methods::{no_expressions, with_new_children};
+use crate::exec::common::plan_methods::{no_expressions, replace_input};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
@@ -62,7 +59,7 @@ impl CreateIndexExec {
         catalog: Arc<IndexCatalog>,
         publisher: Arc<dyn Publisher>,
     ) -> Self {
-        Self::of(IndexBuild {
+        Self::with_build(IndexBuild {
             input,
             index,
             if_not_exists,
@@ -72,7 +69,7 @@ impl CreateIndexExec {
         })
     }
 
-    fn of(build: IndexBuild) -> Self {
+    fn with_build(build: IndexBuild) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(Arc::new(Schema::empty())),
             Partitioning::UnknownPartitioning(1),
@@ -114,20 +111,11 @@ impl ExecutionPlan for CreateIndexExec {
 
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = inputs_of("CreateIndexExec", children)?;
-        Ok(Arc::new(Self::of(IndexBuild {
-            input,
-            metrics: ExecutionPlanMetricsSet::new(),
-            ..self.build.clone()
-        })))
-    }
-
-    with_new_children!();
+    replace_input!(|create, input| Self::with_build(IndexBuild {
+        input,
+        metrics: ExecutionPlanMetricsSet::new(),
+        ..create.build.clone()
+    }));
 
     fn execute(
         &self,

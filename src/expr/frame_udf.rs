@@ -8,7 +8,6 @@
 //! Positions count the rows of the partition. The second form has `k` as one more argument, which `CheckFrameCalls`
 //! adds.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::ArrayRef;
@@ -21,13 +20,12 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::ordered_type::check_ordered;
-use crate::common::range_function::{RangeFunction, RangeResult};
-use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
+use crate::common::range_function::RangeFunction;
+use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::expr::key_frame::key_positions;
-use crate::index::best_positions::counted_ranges;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
-use crate::index::threshold::{ThresholdTest, check_comparable};
+use crate::index::threshold::check_comparable;
 
 /// What the bounds of a frame are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -160,8 +158,7 @@ impl WindowUDFImpl for FrameUdf {
                     .map(|bounds| RangeFunction::ALL.map(|function| document(function, bounds)))
             });
         let all = &DOCS[usize::from(self.bounds == FrameBounds::Keys)];
-        let function = RangeFunction::ALL.iter().position(|f| *f == self.function);
-        function.map(|i| &all[i])
+        self.function.index().map(|index| &all[index])
     }
 }
 
@@ -203,10 +200,7 @@ fn document(function: RangeFunction, bounds: FrameBounds) -> Documentation {
     .with_argument("value", "Any expression of an ordered type")
     .with_argument(l, of_l)
     .with_argument(r, of_r);
-    let docs = match last {
-        Some(last) => docs.with_argument(last.name, last.description),
-        None => docs,
-    };
+    let docs = function.document_last(docs);
     docs.with_sql_example(format!(
         "SELECT {name}(close, {example}{shown_last}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
     ))
@@ -248,24 +242,11 @@ impl PartitionEvaluator for FrameEvaluator {
             owned_elsewhere: true,
         };
         let index = ColumnIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
-        let ranges = [Ranges::try_new(left, right)?];
-        let array = match self.function.result {
-            RangeResult::Value => index.answer(&ranges, true, false, false)?.values,
-            RangeResult::Position => index.answer(&ranges, false, true, false)?.positions,
-            RangeResult::Crossing(end) => {
-                let test = ThresholdTest::of_function(self.function.extreme);
-                let found = index.crossings(&ranges, last, end, test, false)?;
-                found.positions
-            }
-            RangeResult::Positions => {
-                let name = self.function.frame_name();
-                let counted = counted_ranges(name, (left, right), last)?;
-                let never = AtomicBool::new(false);
-                index.best_positions(&[counted], &never, false)?.positions
-            }
-        };
-        array.ok_or_else(|| {
-            exec_datafusion_err!("the index did not answer {}", self.function.frame_name())
-        })
+        let name = self.function.frame_name();
+        let answer = index
+            .keys()
+            .call(self.function, name, (left, right), last)?;
+        let array = answer.values.or(answer.positions);
+        array.ok_or_else(|| exec_datafusion_err!("the index did not answer {name}"))
     }
 }

@@ -6,7 +6,6 @@
 //! the run to its rows, and the expression takes it as an argument.
 
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int8Array, UInt64Array, new_empty_array};
@@ -17,12 +16,9 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 
-use crate::common::range_function::{RangeFunction, RangeResult};
-use crate::common::ranges::Ranges;
+use crate::common::range_function::RangeFunction;
 use crate::common::unique_id::unique_id;
-use crate::index::best_positions::counted_ranges;
 use crate::index::ready_index::ReadyIndex;
-use crate::index::threshold::ThresholdTest;
 
 /// The id of a run of a plan, as a column, unique among those of all processes that execute parts of the plan. The rows
 /// of the run share its memory, whose reference count tells whether the run has ended.
@@ -213,20 +209,11 @@ impl ScalarUDFImpl for IndexLookupUdf {
                 "{name}: the column's type changed since the query was planned; run the query again"
             );
         }
-        let ranges = [Ranges::try_new(left, right)?];
-        let array = match self.function.result {
-            RangeResult::Value => ready.answer(&ranges, true, false)?.values,
-            RangeResult::Position => ready.answer(&ranges, false, true)?.positions,
-            RangeResult::Crossing(end) => {
-                let test = ThresholdTest::of_function(self.function.extreme);
-                ready.crossings(&ranges, last, end, test)?.positions
-            }
-            RangeResult::Positions => {
-                let counted = counted_ranges(name, (left, right), last)?;
-                let never = AtomicBool::new(false);
-                ready.best_positions(&[counted], &never)?.positions
-            }
-        };
+        let answer = ready.answer_by(|index| {
+            let bounds = (left, right);
+            index.call(self.function, name, bounds, last)
+        })?;
+        let array = answer.values.or(answer.positions);
         let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;
         if array.len() == args.number_rows {
             return Ok(ColumnarValue::Array(array));

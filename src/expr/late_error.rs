@@ -27,7 +27,7 @@ use datafusion::physical_expr::{PhysicalExprRef, create_physical_expr};
 
 /// The part of an expression that is computed: its value or its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Part {
+enum FalliblePart {
     Value,
     Error,
 }
@@ -35,7 +35,7 @@ enum Part {
 /// The value, or the error, of an expression over the arguments for each row; NULL if it has none.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FallibleUdf {
-    part: Part,
+    part: FalliblePart,
     /// The expression, over columns that are named by the index of the argument.
     pub(super) expr: Expr,
     pub(super) types: Vec<DataType>,
@@ -101,7 +101,7 @@ pub(crate) fn error_or_null(expr: &Expr) -> Option<Expr> {
     let is_error = true;
     let (inner, types) = (udf.expr.clone(), udf.types.clone());
     let error = FallibleUdf::new(is_error, inner, types, udf.data_type.clone());
-    (udf.part == Part::Value).then(|| ScalarUDF::from(error).call(call.args.clone()))
+    (udf.part == FalliblePart::Value).then(|| ScalarUDF::from(error).call(call.args.clone()))
 }
 
 /// Whether `expr` is the error of another one.
@@ -123,7 +123,11 @@ impl FallibleUdf {
         data_type: DataType,
     ) -> Self {
         Self {
-            part: if is_error { Part::Error } else { Part::Value },
+            part: if is_error {
+                FalliblePart::Error
+            } else {
+                FalliblePart::Value
+            },
             signature: Signature::any(types.len(), volatility(&expr)),
             expr,
             types,
@@ -133,7 +137,7 @@ impl FallibleUdf {
 
     /// Whether it is the error.
     pub(super) fn is_error(&self) -> bool {
-        self.part == Part::Error
+        self.part == FalliblePart::Error
     }
 
     fn batch(&self, arguments: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
@@ -163,13 +167,13 @@ impl FallibleUdf {
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef> {
         let physical = self.physical(batch)?;
         match self.part {
-            Part::Value => {
+            FalliblePart::Value => {
                 let mut values = vec![];
                 self.values(&physical, batch, &mut values)?;
                 let values: Vec<&dyn Array> = values.iter().map(AsRef::as_ref).collect();
                 Ok(concat(&values)?)
             }
-            Part::Error => {
+            FalliblePart::Error => {
                 let mut errors = Vec::with_capacity(batch.num_rows());
                 errors_of(&physical, batch, &mut errors);
                 Ok(Arc::new(StringArray::from(errors)))
@@ -222,8 +226,8 @@ fn halves(batch: &RecordBatch) -> [RecordBatch; 2] {
 impl ScalarUDFImpl for FallibleUdf {
     fn name(&self) -> &'static str {
         match self.part {
-            Part::Value => "rmq_value_or_null",
-            Part::Error => "rmq_error_or_null",
+            FalliblePart::Value => "rmq_value_or_null",
+            FalliblePart::Error => "rmq_error_or_null",
         }
     }
 
@@ -233,8 +237,8 @@ impl ScalarUDFImpl for FallibleUdf {
 
     fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
         Ok(match self.part {
-            Part::Value => self.data_type.clone(),
-            Part::Error => DataType::Utf8,
+            FalliblePart::Value => self.data_type.clone(),
+            FalliblePart::Error => DataType::Utf8,
         })
     }
 

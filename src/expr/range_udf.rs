@@ -147,10 +147,7 @@ impl ScalarUDFImpl for RangeUdf {
         use std::sync::LazyLock;
         static DOCS: LazyLock<[Documentation; RangeFunction::ALL.len()]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
-        RangeFunction::ALL
-            .iter()
-            .position(|f| *f == self.function)
-            .map(|i| &DOCS[i])
+        self.function.index().map(|index| &DOCS[index])
     }
 }
 
@@ -166,10 +163,7 @@ fn document(function: RangeFunction) -> Documentation {
     .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")
     .with_argument("l", "The first position, an integer; positions count the table's rows from 0 in scan order")
     .with_argument("r", "The last position, an integer");
-    let docs = match function.last_argument() {
-        Some(last) => docs.with_argument(last.name, last.description),
-        None => docs,
-    };
+    let docs = function.document_last(docs);
     docs.with_sql_example(format!(
         "SELECT {name}('prices.close', {arguments}) FROM windows"
     ))

@@ -11,7 +11,6 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
-use crate::index::best_positions::CountedRanges;
 use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -196,85 +195,30 @@ impl ColumnIndex {
         engine.device_bytes(column_size(chunks, data_type), &WITH_POSITIONS)
     }
 
-    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if
-    /// `values`, and the positions of these if `positions`.
-    ///
-    /// # Errors
-    /// The engine's. If devices fail and `allow_cpu_fallback`, only an error of the CPU engine.
-    pub(crate) fn answer(
-        &self,
-        ranges: &[Ranges],
-        values: bool,
-        positions: bool,
-        allow_cpu_fallback: bool,
-    ) -> Result<Answer> {
-        self.answer_by(allow_cpu_fallback, |index| {
-            index.answer(ranges, values, positions)
-        })
+    /// The index of the column's keys. On devices it has no fallback.
+    pub(crate) fn keys(&self) -> &KeyIndex {
+        &self.index
     }
 
-    /// Answers by the index, or by that of the CPU fallback if devices fail and `allow_cpu_fallback`.
-    fn answer_by(
+    /// Answers by the index of the column's keys, or by that of the CPU fallback if devices fail.
+    ///
+    /// # Errors
+    /// Those of `answer`; if devices fail, only those of the CPU engine.
+    pub(crate) fn answer_or_fall_back(
         &self,
-        allow_cpu_fallback: bool,
         answer: impl Fn(&KeyIndex) -> Result<Answer>,
     ) -> Result<Answer> {
         let error = match answer(&self.index) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let fallback = self.cpu_fallback.as_ref().filter(|_| allow_cpu_fallback);
-        let Some((fallback, failure)) = fallback.zip(device_failure(&error)) else {
+        let Some((fallback, failure)) = self.cpu_fallback.as_ref().zip(device_failure(&error))
+        else {
             return Err(error);
         };
         Ok(Answer {
             used_cpu_fallback: true,
             ..answer(fallback.index(&failure)?)?
-        })
-    }
-
-    /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if
-    /// there is none. The test's extreme is that of the index.
-    ///
-    /// # Errors
-    /// As [`Self::answer`], and an execution error for thresholds that can't be compared with the column.
-    pub(crate) fn crossings(
-        &self,
-        ranges: &[Ranges],
-        thresholds: &[ArrayRef],
-        end: RangeEnd,
-        test: ThresholdTest,
-        allow_cpu_fallback: bool,
-    ) -> Result<Answer> {
-        self.answer_by(allow_cpu_fallback, |index| {
-            index.crossings(ranges, thresholds, end, test)
-        })
-    }
-
-    /// Lists the positions of the smallest, or the largest, values of each range, as [`CountedRanges::lists`].
-    ///
-    /// # Errors
-    /// As [`Self::answer`], and those of [`CountedRanges::lists`]. An error soon after `stop` is set.
-    pub(crate) fn best_positions(
-        &self,
-        ranges: &[CountedRanges],
-        stop: &AtomicBool,
-        allow_cpu_fallback: bool,
-    ) -> Result<Answer> {
-        self.answer_by(allow_cpu_fallback, |index| {
-            let mut all = RowList::default();
-            for part in ranges {
-                let mut found = RowList::default();
-                index.list_smallest(&part.ranges, &part.counts, stop, &mut found)?;
-                let before = all.positions.len();
-                all.positions.extend(found.positions);
-                all.ends.extend(found.ends.iter().map(|end| before + end));
-            }
-            Ok(Answer {
-                values: None,
-                positions: Some(CountedRanges::lists(ranges, &all)?),
-                used_cpu_fallback: false,
-            })
         })
     }
 

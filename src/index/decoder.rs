@@ -15,7 +15,7 @@ use bytes::Bytes;
 use datafusion::common::{Result, exec_datafusion_err};
 
 use crate::common::ordered_type::KeyLayout;
-use crate::index::key_bits::{SIGN_32, day_time, fold_16, month_day_nano};
+use crate::index::narrow_keys::{SIGN_32, day_time, fold_16, month_day_nano};
 use bytemuck::Pod;
 use rmq_engine::OutputBuffer;
 

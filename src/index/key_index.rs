@@ -6,10 +6,12 @@ use std::sync::atomic::AtomicBool;
 
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 
 use crate::common::errors::engine_error;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
+use crate::index::best_positions::{CountedRanges, counted_ranges};
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
 use crate::index::threshold::{AnyKeys, ThresholdTest};
@@ -94,34 +96,27 @@ impl KeyIndex {
         chunks: Vec<Encoded>,
         options: BuildOptions,
     ) -> Result<(Self, Arc<dyn LazyBuild>)> {
-        fn columns<K>(
+        fn lazy<K: SearchKey>(
             chunks: Vec<Encoded>,
             of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
-        ) -> Result<Vec<Column<K>>> {
+            any_width: impl Fn(Arc<dyn RangeIndex<K>>) -> AnyWidth,
+            options: BuildOptions,
+        ) -> Result<(AnyWidth, Arc<dyn LazyBuild>)> {
             let columns = chunks.into_iter().map(|chunk| of_width(chunk.column));
-            let columns: Option<_> = columns.collect();
-            columns.ok_or_else(|| exec_datafusion_err!("a column has keys of different widths"))
+            let Some(columns) = columns.collect() else {
+                return exec_err!("a column has keys of different widths");
+            };
+            let (index, lazy) = K::lazy_index(columns, options);
+            Ok((any_width(index), lazy))
         }
         let Some(first) = chunks.first() else {
             return exec_err!("a column to be indexed has no piece");
         };
         let decoder = first.decoder.clone();
         let (index, lazy) = match &first.column {
-            KeyColumn::W32(_) => {
-                let columns = columns(chunks, KeyColumn::into_32)?;
-                let (index, lazy) = u32::lazy_index(columns, options);
-                (AnyWidth::W32(index), lazy)
-            }
-            KeyColumn::W64(_) => {
-                let columns = columns(chunks, KeyColumn::into_64)?;
-                let (index, lazy) = u64::lazy_index(columns, options);
-                (AnyWidth::W64(index), lazy)
-            }
-            KeyColumn::W128(_) => {
-                let columns = columns(chunks, KeyColumn::into_128)?;
-                let (index, lazy) = u128::lazy_index(columns, options);
-                (AnyWidth::W128(index), lazy)
-            }
+            KeyColumn::W32(_) => lazy(chunks, KeyColumn::into_32, AnyWidth::W32, options)?,
+            KeyColumn::W64(_) => lazy(chunks, KeyColumn::into_64, AnyWidth::W64, options)?,
+            KeyColumn::W128(_) => lazy(chunks, KeyColumn::into_128, AnyWidth::W128, options)?,
         };
         Ok((Self { index, decoder }, lazy))
     }
@@ -147,19 +142,18 @@ impl KeyIndex {
         let Some(first) = parts.first() else {
             return exec_err!("an index to be put together has no part");
         };
+        macro_rules! joined {
+            ($width:ident) => {
+                AnyWidth::$width(joined(parts, |any| match any {
+                    AnyWidth::$width(index) => Some(index),
+                    _ => None,
+                })?)
+            };
+        }
         let index = match &first.index {
-            AnyWidth::W32(_) => AnyWidth::W32(joined(parts, |any| match any {
-                AnyWidth::W32(index) => Some(index),
-                _ => None,
-            })?),
-            AnyWidth::W64(_) => AnyWidth::W64(joined(parts, |any| match any {
-                AnyWidth::W64(index) => Some(index),
-                _ => None,
-            })?),
-            AnyWidth::W128(_) => AnyWidth::W128(joined(parts, |any| match any {
-                AnyWidth::W128(index) => Some(index),
-                _ => None,
-            })?),
+            AnyWidth::W32(_) => joined!(W32),
+            AnyWidth::W64(_) => joined!(W64),
+            AnyWidth::W128(_) => joined!(W128),
         };
         let decoder = first.decoder.clone();
         Ok(Self { index, decoder })
@@ -264,6 +258,56 @@ impl KeyIndex {
         let (left, right) = (ranges.left(), ranges.right());
         with_index!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
             .map_err(engine_error)
+    }
+
+    /// Lists the positions of the best values of each range, as [`CountedRanges::lists`].
+    ///
+    /// # Errors
+    /// The engine's, also soon after `stop` is set, and those of [`CountedRanges::lists`].
+    pub(crate) fn best_positions(
+        &self,
+        ranges: &[CountedRanges],
+        stop: &AtomicBool,
+    ) -> Result<Answer> {
+        let mut all = RowList::default();
+        for part in ranges {
+            let mut found = RowList::default();
+            self.list_smallest(&part.ranges, &part.counts, stop, &mut found)?;
+            let before = all.positions.len();
+            all.positions.extend(found.positions);
+            all.ends.extend(found.ends.iter().map(|end| before + end));
+        }
+        Ok(Answer {
+            values: None,
+            positions: Some(CountedRanges::lists(ranges, &all)?),
+            used_cpu_fallback: false,
+        })
+    }
+
+    /// Answers calls of a range function: one for each row of the arrays of its arguments.
+    ///
+    /// # Errors As [`Self::answer`], [`Self::crossings`] and [`Self::best_positions`], and those of arguments, with the
+    /// `name` of the function.
+    pub(crate) fn call(
+        &self,
+        function: RangeFunction,
+        name: &str,
+        (left, right): (&ArrayRef, &ArrayRef),
+        last: &[ArrayRef],
+    ) -> Result<Answer> {
+        let ranges = || Ranges::try_new(left, right);
+        match function.result {
+            RangeResult::Value => self.answer(&[ranges()?], true, false),
+            RangeResult::Position => self.answer(&[ranges()?], false, true),
+            RangeResult::Crossing(end) => {
+                let test = ThresholdTest::of_function(function.extreme);
+                self.crossings(&[ranges()?], last, end, test)
+            }
+            RangeResult::Positions => {
+                let counted = counted_ranges(name, (left, right), last)?;
+                self.best_positions(&[counted], &AtomicBool::new(false))
+            }
+        }
     }
 
     /// Counts the rows that pass, of each of these ranges.

@@ -1,7 +1,7 @@
 //! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session
 //! caches it.
 //!
-//! - `sort_keys`, `rank`, `key_bits`, `decoder`: Arrow values to order-preserving keys and back.
+//! - `sort_keys`, `rank`, `narrow_keys`, `decoder`: Arrow values to order-preserving keys and back.
 //! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
 //!   thresholds.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
@@ -17,9 +17,9 @@ pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod entries;
-pub(crate) mod key_bits;
 pub(crate) mod key_index;
 pub(crate) mod named_index;
+pub(crate) mod narrow_keys;
 pub(crate) mod nearest_value;
 pub(crate) mod rank;
 pub(crate) mod ready_index;

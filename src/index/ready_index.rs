@@ -1,17 +1,11 @@
 //! An index that a query can use.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use arrow::array::ArrayRef;
 use datafusion::common::Result;
 
-use crate::common::ranges::Ranges;
-use crate::index::best_positions::CountedRanges;
-use crate::index::key_index::Answer;
+use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::reserved_index::ReservedIndex;
-use crate::index::threshold::ThresholdTest;
-use rmq_engine::RangeEnd;
 
 /// An index, and whether the CPU engine may answer if its devices fail.
 #[derive(Debug, Clone)]
@@ -21,46 +15,16 @@ pub(crate) struct ReadyIndex {
 }
 
 impl ReadyIndex {
-    /// Answers a batch of ranges: see [`ColumnIndex::answer`](crate::index::column_index::ColumnIndex::answer).
+    /// Answers by the index of the column's keys, or by the CPU fallback's where devices fail and this is allowed.
     ///
     /// # Errors
-    /// The engine's, if no fallback is allowed or the fallback fails as well.
-    pub(crate) fn answer(
-        &self,
-        ranges: &[Ranges],
-        values: bool,
-        positions: bool,
-    ) -> Result<Answer> {
+    /// Those of `answer`.
+    pub(crate) fn answer_by(&self, answer: impl Fn(&KeyIndex) -> Result<Answer>) -> Result<Answer> {
         let index = &self.reserved.index;
-        index.answer(ranges, values, positions, self.allow_cpu_fallback)
-    }
-
-    /// Finds rows by thresholds: see [`ColumnIndex::crossings`](crate::index::column_index::ColumnIndex::crossings).
-    ///
-    /// # Errors
-    /// The engine's, if no fallback is allowed or the fallback fails as well.
-    pub(crate) fn crossings(
-        &self,
-        ranges: &[Ranges],
-        thresholds: &[ArrayRef],
-        end: RangeEnd,
-        test: ThresholdTest,
-    ) -> Result<Answer> {
-        let index = &self.reserved.index;
-        index.crossings(ranges, thresholds, end, test, self.allow_cpu_fallback)
-    }
-
-    /// Lists the positions of the best values: see
-    /// [`ColumnIndex::best_positions`](crate::index::column_index::ColumnIndex::best_positions).
-    ///
-    /// # Errors
-    /// The engine's, if no fallback is allowed or the fallback fails as well.
-    pub(crate) fn best_positions(
-        &self,
-        ranges: &[CountedRanges],
-        stop: &AtomicBool,
-    ) -> Result<Answer> {
-        let index = &self.reserved.index;
-        index.best_positions(ranges, stop, self.allow_cpu_fallback)
+        if self.allow_cpu_fallback {
+            index.answer_or_fall_back(answer)
+        } else {
+            answer(index.keys())
+        }
     }
 }

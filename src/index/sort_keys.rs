@@ -21,7 +21,7 @@ use crate::common::ordered_type::{
     KeyLayout, KeyWidth, NativeOrder, key_bytes, key_layout, value_type,
 };
 use crate::index::decoder::Decoder;
-use crate::index::key_bits::{day_time_key, month_day_nano_key, widen};
+use crate::index::narrow_keys::{day_time_key, month_day_nano_key, widen};
 use crate::index::rank::rank;
 use rmq_engine::Extreme;
 use rmq_engine::{Column, ColumnSize, Encoding, Key, SharedSlice, Validity};
@@ -190,11 +190,11 @@ pub(crate) fn encode(chunks: &Chunks, data_type: &DataType, extreme: Extreme) ->
     let mut distinct = None;
     let column = match layout {
         KeyLayout::Native(KeyWidth::W32, order) => {
-            let encoding = encoding_32(order).directed(extreme);
+            let encoding = native_encoding(order).directed(extreme);
             KeyColumn::W32(column(borrow::<u32>(&values), encoding, nulls)?)
         }
         KeyLayout::Native(KeyWidth::W64, order) => {
-            let encoding = encoding_64(order).directed(extreme);
+            let encoding = native_encoding(order).directed(extreme);
             KeyColumn::W64(column(borrow::<u64>(&values), encoding, nulls)?)
         }
         KeyLayout::Native(KeyWidth::W128, _) => {
@@ -204,47 +204,26 @@ pub(crate) fn encode(chunks: &Chunks, data_type: &DataType, extreme: Extreme) ->
         KeyLayout::Narrow => {
             let keys = widen(&values);
             copied_bytes = size_of_val(keys.as_slice());
-            KeyColumn::W32(column(
-                Arc::new(keys),
-                Encoding::unsigned().directed(extreme),
-                nulls,
-            )?)
+            KeyColumn::W32(made_column(keys, extreme, nulls)?)
         }
         KeyLayout::DayTime => {
-            let keys: Vec<u64> = values
-                .as_primitive::<IntervalDayTimeType>()
-                .values()
-                .iter()
-                .map(|v| day_time_key(*v))
-                .collect();
+            let values = values.as_primitive::<IntervalDayTimeType>().values();
+            let keys: Vec<u64> = values.iter().map(|v| day_time_key(*v)).collect();
             copied_bytes = size_of_val(keys.as_slice());
-            KeyColumn::W64(column(
-                Arc::new(keys),
-                Encoding::unsigned().directed(extreme),
-                nulls,
-            )?)
+            KeyColumn::W64(made_column(keys, extreme, nulls)?)
         }
         KeyLayout::MonthDayNano => {
-            let keys: Vec<u128> = values
-                .as_primitive::<IntervalMonthDayNanoType>()
-                .values()
-                .iter()
-                .map(|v| month_day_nano_key(*v))
-                .collect();
+            let values = values.as_primitive::<IntervalMonthDayNanoType>().values();
+            let keys: Vec<u128> = values.iter().map(|v| month_day_nano_key(*v)).collect();
             copied_bytes = size_of_val(keys.as_slice());
-            KeyColumn::W128(column(
-                Arc::new(keys),
-                Encoding::unsigned().directed(extreme),
-                nulls,
-            )?)
+            KeyColumn::W128(made_column(keys, extreme, nulls)?)
         }
         KeyLayout::Rank => {
             let ranked = rank(&values)?;
             // The ranks replace the values.
             copied_bytes = size_of_val(ranked.ranks.as_slice());
             distinct = Some(ranked.distinct);
-            let keys: SharedSlice<u32> = Arc::new(ranked.ranks);
-            KeyColumn::W32(column(keys, Encoding::unsigned().directed(extreme), nulls)?)
+            KeyColumn::W32(made_column(ranked.ranks, extreme, nulls)?)
         }
         KeyLayout::AllNull => {
             let keys: SharedSlice<u32> = Arc::new(vec![0; values.len()]);
@@ -318,15 +297,17 @@ fn column<K: Key>(
     column.with_validity(validity).map_err(engine_error)
 }
 
-fn encoding_32(order: NativeOrder) -> Encoding<u32> {
-    match order {
-        NativeOrder::Unsigned => Encoding::unsigned(),
-        NativeOrder::Signed => Encoding::signed(),
-        NativeOrder::Float => Encoding::float(),
-    }
+/// A column of keys that were made of the values, as these are not stored as keys.
+fn made_column<K: Key>(
+    keys: Vec<K>,
+    extreme: Extreme,
+    nulls: Option<NullBuffer>,
+) -> Result<Column<K>> {
+    let encoding = Encoding::unsigned().directed(extreme);
+    column(Arc::new(keys), encoding, nulls)
 }
 
-fn encoding_64(order: NativeOrder) -> Encoding<u64> {
+fn native_encoding<K: Key>(order: NativeOrder) -> Encoding<K> {
     match order {
         NativeOrder::Unsigned => Encoding::unsigned(),
         NativeOrder::Signed => Encoding::signed(),

@@ -39,11 +39,11 @@ pub trait VersionedTable: TableProvider {
 #[derive(Clone, PartialEq, Eq)]
 pub struct TableVersion {
     table: Arc<[u8]>,
-    parts: Vec<Part>,
+    parts: Vec<VersionPart>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Part {
+struct VersionPart {
     id: Arc<[u8]>,
     rows: u64,
 }
@@ -66,7 +66,7 @@ impl TableVersion {
     #[must_use]
     pub fn with_part(mut self, id: impl Into<Vec<u8>>, rows: u64) -> Self {
         let id = Arc::from(id.into());
-        self.parts.push(Part { id, rows });
+        self.parts.push(VersionPart { id, rows });
         self
     }
 

@@ -8,6 +8,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::inputs::inputs_of;
 use crate::index::named_index::NamedIndex;
+use crate::logical_plan::node_methods::node_methods;
 
 /// Builds an index, which is kept under a name. Returns no rows.
 ///
@@ -38,17 +39,7 @@ impl PartialOrd for CreateIndex {
 }
 
 impl UserDefinedLogicalNodeCore for CreateIndex {
-    fn name(&self) -> &'static str {
-        "CreateIndex"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("CreateIndex", [input]);
 
     fn expressions(&self) -> Vec<Expr> {
         vec![]

@@ -25,6 +25,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
 
 use crate::common::inputs::inputs_of;
+use crate::logical_plan::node_methods::node_methods;
 
 /// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from
 /// the other, so nodes are compared by the first alone.
@@ -88,17 +89,7 @@ impl JoinChoice {
 }
 
 impl UserDefinedLogicalNodeCore for JoinChoice {
-    fn name(&self) -> &'static str {
-        "JoinChoice"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.range_join]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("JoinChoice", [range_join]);
 
     fn expressions(&self) -> Vec<Expr> {
         vec![]

@@ -9,11 +9,14 @@
 //!   the join it replaces.
 //! - [`CreateIndex`](create_index::CreateIndex) builds an index that is kept under a name.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
+//!
+//! `node_methods` has the methods that all of them have.
 
 pub mod accumulator_call;
 pub mod create_index;
 pub mod join_choice;
 pub mod nearest_rows;
+pub(crate) mod node_methods;
 pub mod prepare_indexes;
 pub mod range_join;
 pub mod range_lookup;

@@ -22,6 +22,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNo
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
+use crate::logical_plan::node_methods::node_methods;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 
 /// For each row of the probe side, the rows of the build side that match, in the order of the range key or of other
@@ -240,17 +241,7 @@ impl Display for Parts<'_> {
 }
 
 impl UserDefinedLogicalNodeCore for NearestRows {
-    fn name(&self) -> &'static str {
-        "NearestRows"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.probe, &self.build]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("NearestRows", [probe, build]);
 
     fn expressions(&self) -> Vec<Expr> {
         let condition = &self.condition;

@@ -27,6 +27,7 @@ use datafusion::logical_expr::{
 use crate::common::inputs::inputs_of;
 use crate::common::range_function::RangeFunction;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunId};
+use crate::logical_plan::node_methods::node_methods;
 use crate::logical_plan::range_lookup::Source;
 
 /// An index, and the expression that queries it.
@@ -92,17 +93,7 @@ impl PrepareIndexes {
 }
 
 impl UserDefinedLogicalNodeCore for PrepareIndexes {
-    fn name(&self) -> &'static str {
-        "PrepareIndexes"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("PrepareIndexes", [input]);
 
     fn expressions(&self) -> Vec<Expr> {
         vec![]

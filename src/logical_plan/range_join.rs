@@ -23,6 +23,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::sql_text;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::node_methods::node_methods;
 use rmq_engine::Comparison;
 use rmq_engine::{Extreme, RangeEnd};
 
@@ -484,17 +485,7 @@ impl Display for RangeAggregate<Expr> {
 }
 
 impl UserDefinedLogicalNodeCore for RangeJoin {
-    fn name(&self) -> &'static str {
-        "RangeJoin"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.probe, &self.build]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("RangeJoin", [probe, build]);
 
     fn expressions(&self) -> Vec<Expr> {
         self.spec.expressions().cloned().collect()

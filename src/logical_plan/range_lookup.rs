@@ -30,6 +30,7 @@ use crate::common::column_ref::ColumnRef;
 use crate::common::inputs::inputs_of;
 use crate::common::range_function::RangeFunction;
 use crate::common::sql_text::sql_text;
+use crate::logical_plan::node_methods::node_methods;
 
 /// The rows that positions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
@@ -209,17 +210,7 @@ impl RangeLookup {
 }
 
 impl UserDefinedLogicalNodeCore for RangeLookup {
-    fn name(&self) -> &'static str {
-        "RangeLookup"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
+    node_methods!("RangeLookup", [input]);
 
     fn expressions(&self) -> Vec<Expr> {
         self.calls

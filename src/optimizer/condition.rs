@@ -10,7 +10,7 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
-use crate::optimizer::casts::{keeps_values, linear_factor};
+use crate::optimizer::lossless_casts::{keeps_values, linear_factor};
 use rmq_engine::Comparison;
 
 /// A key, how it compares, and the bound.

@@ -15,18 +15,17 @@
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
 // `condition` recognises a comparison with a bound, `difference` and `alternatives` do in other words, `cost` decides
-// whether sorting pays, `casts` tells which casts keep values, `infallible_call` which calls
-// have a value for all arguments, `rejection` is why a rule leaves a plan unchanged, and
-// `written` shows conditions as the query writes them. A rule that finds nothing leaves the plan as it was; only calls
-// of range functions that are wrong are errors.
+// whether sorting pays, `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for
+// all arguments, `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes
+// them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
 pub(crate) mod alternatives;
-pub(crate) mod casts;
 pub(crate) mod condition;
 pub(crate) mod cost;
 pub(crate) mod difference;
 pub(crate) mod infallible_call;
 pub(crate) mod logical;
+pub(crate) mod lossless_casts;
 pub(crate) mod physical;
 pub(crate) mod rejection;
 pub(crate) mod written;
@@ -34,7 +33,6 @@ pub(crate) mod written;
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
-pub use logical::exists::ExistsToCounts;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::join_schemas::RenewJoinSchemas;
@@ -42,13 +40,14 @@ pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::later_row::LaterRowsToLastKeys;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
+pub use logical::memberships_without_join::ExistsToCounts;
 pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;
 pub use logical::unused_aggregates::DropUnusedAggregates;
+pub use physical::joins_to_range_joins::JoinToRangeJoin;
 pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
-pub use physical::row_joins::JoinToRangeJoin;
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
 pub use rejection::KeepFirstReasons;

@@ -104,7 +104,7 @@ pub(crate) fn plan_nearest_rows(
         None => order_key(&condition.order_by),
     };
     let order = order.map(|key| physical(&key, node.build().schema()));
-    let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?);
+    let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?)?;
     let label = format!("{label}, returns=rows");
     let mode = JoinMode::planned(session.config_options());
     let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;

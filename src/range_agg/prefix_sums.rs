@@ -103,7 +103,7 @@ impl Sums {
     /// Estimates the bytes that the sums of a column take, the counts not included.
     ///
     /// # Errors
-    /// If the query is cancelled.
+    /// If the query is cancelled, and an execution error for a type without sums.
     pub(crate) fn estimate(
         arrays: &[ArrayRef],
         data_type: &DataType,
@@ -113,7 +113,10 @@ impl Sums {
             return FloatSums::estimate(arrays, workers);
         }
         let rows: usize = arrays.iter().map(Array::len).sum();
-        Ok((rows + 1) * data_type.primitive_width().unwrap_or_default())
+        match data_type.primitive_width() {
+            Some(width) => Ok((rows + 1) * width),
+            None => exec_err!("a range join has no sums of {data_type}"),
+        }
     }
 
     /// Whether the sums refer to the memory of the column that they were built of.

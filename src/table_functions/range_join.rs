@@ -59,7 +59,7 @@ impl TableFunctionImpl for RangeJoinFunction {
             return plan_err!("range_join: only a session of DataFusion can plan its arguments");
         };
         let call = Call {
-            arguments: Arguments::of(args.exprs())?,
+            arguments: Arguments::parse(args.exprs())?,
             names: self.names.with_config(session.config_options()),
             state,
         };
@@ -78,7 +78,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    fn of(arguments: &'a [Expr]) -> Result<Self> {
+    fn parse(arguments: &'a [Expr]) -> Result<Self> {
         let (required, prevailing) = match arguments {
             [required @ .., prevailing] if required.len() == 5 => (required, Some(prevailing)),
             required => (required, None),

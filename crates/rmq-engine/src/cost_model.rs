@@ -89,7 +89,7 @@ impl Default for Costs {
 
 /// The known parameters of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct Workload {
     /// Values in the column.
     pub rows: usize,
     /// Bytes of a key: 4, 8 or 16.
@@ -120,7 +120,7 @@ pub enum Choice {
 
 /// Returns the engine with the smaller estimated time; the CPU if both are equal.
 #[must_use]
-pub fn choose(work: &Work, costs: &Costs) -> Choice {
+pub fn choose(work: &Workload, costs: &Costs) -> Choice {
     if on_cuda(work, costs) < on_cpu(work, costs) {
         Choice::Cuda
     } else {
@@ -130,7 +130,7 @@ pub fn choose(work: &Work, costs: &Costs) -> Choice {
 
 /// Returns the estimated time on the CPU in nanoseconds.
 #[must_use]
-pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
+pub fn on_cpu(work: &Workload, costs: &Costs) -> f64 {
     let bytes = bytes(work);
     let width = (number(work.key_bytes.max(4)) / 4.0).log2();
     let range = if bytes <= costs.small_bytes {
@@ -155,7 +155,7 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
 
 /// Returns the estimated time on devices in nanoseconds.
 #[must_use]
-pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
+pub fn on_cuda(work: &Workload, costs: &Costs) -> f64 {
     let open = if work.open { 0.0 } else { costs.cuda_open };
     let build = if work.ready_on_cuda {
         0.0
@@ -172,15 +172,15 @@ pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
     open + build + sort + costs.cuda_query + ranges(work) * range
 }
 
-fn bytes(work: &Work) -> f64 {
+fn bytes(work: &Workload) -> f64 {
     number(work.rows) * number(work.key_bytes)
 }
 
-fn ranges(work: &Work) -> f64 {
+fn ranges(work: &Workload) -> f64 {
     number(work.ranges.unwrap_or(work.rows))
 }
 
-fn cores(work: &Work) -> f64 {
+fn cores(work: &Workload) -> f64 {
     number(work.cores.max(1))
 }
 
@@ -193,7 +193,7 @@ fn number(n: usize) -> f64 {
 mod tests {
     use super::*;
 
-    const LARGE: Work = Work {
+    const LARGE: Workload = Workload {
         rows: 1 << 28,
         key_bytes: 4,
         range_key_bytes: None,
@@ -204,32 +204,32 @@ mod tests {
         open: false,
     };
 
-    fn chosen(work: Work) -> Choice {
+    fn chosen(work: Workload) -> Choice {
         choose(&work, &Costs::MEASURED)
     }
 
     #[test]
     fn many_ranges_go_to_the_device_and_few_do_not() {
         assert_eq!(chosen(LARGE), Choice::Cuda);
-        let few = Work {
+        let few = Workload {
             rows: 1000,
             ranges: Some(1000),
             ..LARGE
         };
         assert_eq!(chosen(few), Choice::Cpu);
-        let unknown = Work {
+        let unknown = Workload {
             ranges: None,
             ..LARGE
         };
         assert_eq!(chosen(unknown), Choice::Cuda);
         assert_eq!(
-            chosen(Work {
+            chosen(Workload {
                 ranges: None,
                 ..few
             }),
             Choice::Cpu
         );
-        let none = Work {
+        let none = Workload {
             ranges: Some(0),
             ready_on_cpu: true,
             ..LARGE
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn large_build_sides_are_sorted_on_the_device() {
-        let join = Work {
+        let join = Workload {
             rows: 50_000_000,
             key_bytes: 8,
             range_key_bytes: Some(8),
@@ -248,12 +248,12 @@ mod tests {
             ..LARGE
         };
         assert_eq!(chosen(join), Choice::Cuda);
-        let not_open = Work {
+        let not_open = Workload {
             open: false,
             ..join
         };
         assert_eq!(chosen(not_open), Choice::Cuda);
-        let small = Work {
+        let small = Workload {
             rows: 1_000_000,
             ranges: Some(100_000),
             ..join
@@ -263,27 +263,27 @@ mod tests {
 
     #[test]
     fn an_existing_index_is_preferred_unless_there_are_many_ranges() {
-        let some = Work {
+        let some = Workload {
             ranges: Some(100_000),
             ready_on_cpu: true,
             open: true,
             ..LARGE
         };
         assert_eq!(chosen(some), Choice::Cpu);
-        let on_device = Work {
+        let on_device = Workload {
             ready_on_cpu: false,
             ready_on_cuda: true,
             ..some
         };
         assert_eq!(chosen(on_device), Choice::Cuda);
         // With enough ranges, a column that is indexed on the CPU moves.
-        let many = Work {
+        let many = Workload {
             ranges: Some(1 << 27),
             ..some
         };
         assert_eq!(chosen(many), Choice::Cuda);
         // One range is not worth the fixed cost of a device.
-        let one = Work {
+        let one = Workload {
             rows: 1 << 12,
             ranges: Some(1),
             ..on_device
@@ -299,7 +299,7 @@ mod tests {
                     for ready in 0..16 {
                         let mut before = Choice::Cpu;
                         for power in 0..40 {
-                            let work = Work {
+                            let work = Workload {
                                 rows,
                                 key_bytes,
                                 range_key_bytes: (ready & 8 != 0).then_some(8),
@@ -323,7 +323,7 @@ mod tests {
     fn a_range_join_lowers_the_number_of_ranges_for_a_device() {
         let ranges = |range_key_bytes| {
             let power = (0..40).find(|power| {
-                let work = Work {
+                let work = Workload {
                     range_key_bytes,
                     ranges: Some(1 << power),
                     ..LARGE

@@ -8,9 +8,9 @@ use crate::column::Column;
 use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
+use crate::list_smallest::list_smallest;
 use crate::outputs::{Answers, Outputs};
 use crate::range_join::{RangeJoinIndex, RangeJoinInput};
-use crate::smallest::list_smallest;
 
 /// The index of a column for range-minimum queries. Shared between threads; each answers its own batches.
 pub trait RangeIndex<K: Key>: Send + Sync + Debug {

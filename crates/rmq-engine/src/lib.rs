@@ -20,10 +20,10 @@ mod error;
 mod index;
 mod key;
 mod key_search;
+mod list_smallest;
 mod outputs;
 mod range_join;
 mod segmented;
-mod smallest;
 
 pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};

@@ -16,14 +16,14 @@ use crate::outputs::Answers;
 #[derive(Debug)]
 pub struct SegmentedIndex<K: Key> {
     /// None is empty.
-    parts: Vec<Part<K>>,
+    parts: Vec<PlacedIndex<K>>,
     len: usize,
     encoding: Encoding<K>,
     has_positions: bool,
 }
 
 #[derive(Debug)]
-struct Part<K: Key> {
+struct PlacedIndex<K: Key> {
     index: Arc<dyn RangeIndex<K>>,
     /// The positions of its first and its last row.
     first: i64,
@@ -61,7 +61,7 @@ impl<K: Key> SegmentedIndex<K> {
                 return Err(EngineError::TooLong { rows: len });
             };
             let last = end - 1;
-            placed.push(Part { index, first, last });
+            placed.push(PlacedIndex { index, first, last });
         }
         Ok(Self {
             parts: placed,

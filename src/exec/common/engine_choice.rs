@@ -10,7 +10,7 @@ use datafusion::common::{Result, plan_datafusion_err};
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::{DeviceEngine, Target};
-use rmq_engine::cost_model::{self, Choice, Work};
+use rmq_engine::cost_model::{self, Choice, Workload};
 use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 
 /// The chosen engine, and the reason.
@@ -106,7 +106,7 @@ pub(crate) async fn decide(
         .known(&options.cuda())
         .and_then(Result::ok);
     let on_cuda = known.clone().map(Target::Devices);
-    let work = Work {
+    let work = Workload {
         rows,
         key_bytes: case.key_bytes,
         range_key_bytes: case.range_key_bytes,

@@ -3,15 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{Result, Statistics};
+use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::ReplaceChildrenOptions;
-use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
 
-use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
-use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
+use crate::exec::common::plan_methods::{no_expressions, replace_input, rows_of_input};
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]
@@ -54,28 +51,11 @@ impl ExecutionPlan for NoteExec {
         "NoteExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    row_for_row!();
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
+    rows_of_input!();
 
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = inputs_of("NoteExec", children)?;
-        Ok(Arc::new(Self::new(input, self.note.clone())))
-    }
-
-    with_new_children!();
+    replace_input!(|note, input| Self::new(input, note.note.clone()));
 
     fn execute(
         &self,
@@ -83,14 +63,5 @@ impl ExecutionPlan for NoteExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         self.input.execute(partition, context)
-    }
-
-    fn statistics_from_inputs(
-        &self,
-        input_stats: &[Arc<Statistics>],
-        _args: &StatisticsArgs,
-    ) -> Result<Arc<Statistics>> {
-        let [input] = inputs_of("NoteExec", input_stats.to_vec())?;
-        Ok(input)
     }
 }

@@ -32,12 +32,12 @@ pub(crate) struct SharedWork<T> {
 
 type Outcome<T> = SharedResult<Arc<T>>;
 
-type Work<T> = Shared<BoxFuture<'static, Outcome<T>>>;
+type SharedFuture<T> = Shared<BoxFuture<'static, Outcome<T>>>;
 
 /// Work that has begun.
 enum Pending<T> {
     /// Kept until its owner is dropped.
-    Kept(Work<T>),
+    Kept(SharedFuture<T>),
     /// Dropped with the last stream that awaits it.
     Awaited(WeakShared<BoxFuture<'static, Outcome<T>>>),
 }
@@ -67,7 +67,7 @@ impl<T: Send + Sync + 'static> SharedWork<T> {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let pending = |work: &Work<T>| Some(Pending::Kept(work.clone()));
+        let pending = |work: &SharedFuture<T>| Some(Pending::Kept(work.clone()));
         self.run(start, pending).await
     }
 
@@ -79,14 +79,14 @@ impl<T: Send + Sync + 'static> SharedWork<T> {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let pending = |work: &Work<T>| work.downgrade().map(Pending::Awaited);
+        let pending = |work: &SharedFuture<T>| work.downgrade().map(Pending::Awaited);
         self.run(start, pending).await
     }
 
     async fn run<F>(
         &self,
         start: impl FnOnce() -> F,
-        keep: impl FnOnce(&Work<T>) -> Option<Pending<T>>,
+        keep: impl FnOnce(&SharedFuture<T>) -> Option<Pending<T>>,
     ) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,

@@ -62,4 +62,47 @@ macro_rules! row_for_row {
     };
 }
 
-pub(crate) use {no_expressions, row_for_row, with_new_children};
+/// The methods of an operator that returns the rows of its only child, the field `input`, in its batches.
+macro_rules! rows_of_input {
+    () => {
+        fn properties(&self) -> &std::sync::Arc<datafusion::physical_plan::PlanProperties> {
+            self.input.properties()
+        }
+
+        $crate::exec::common::plan_methods::row_for_row!();
+
+        fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+            vec![false]
+        }
+
+        fn statistics_from_inputs(
+            &self,
+            inputs: &[std::sync::Arc<datafusion::common::Statistics>],
+            _args: &datafusion::physical_plan::statistics::StatisticsArgs,
+        ) -> datafusion::common::Result<std::sync::Arc<datafusion::common::Statistics>> {
+            let [input] = $crate::common::inputs::inputs_of(self.name(), inputs.to_vec())?;
+            Ok(input)
+        }
+    };
+}
+
+/// `ExecutionPlan::replace_children` of an operator with one child: what it is over another one.
+macro_rules! replace_input {
+    (|$this:ident, $input:ident| $replaced:expr) => {
+        fn replace_children(
+            self: std::sync::Arc<Self>,
+            children: Vec<std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>>,
+            _options: datafusion::physical_plan::execution_plan::ReplaceChildrenOptions,
+        ) -> datafusion::common::Result<
+            std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+        > {
+            let $this = self;
+            let [$input] = $crate::common::inputs::inputs_of($this.name(), children)?;
+            Ok(std::sync::Arc::new($replaced))
+        }
+
+        $crate::exec::common::plan_methods::with_new_children!();
+    };
+}
+
+pub(crate) use {no_expressions, replace_input, row_for_row, rows_of_input, with_new_children};

@@ -100,7 +100,7 @@ impl RangeJoinEngine {
         }
         Ok(Self {
             catalog,
-            device_work: Some(DeviceWork::of(spec, build)?),
+            device_work: Some(DeviceWork::from_spec(spec, build)?),
             probe_rows,
             partitions,
             planned: None,
@@ -186,7 +186,7 @@ impl fmt::Display for RangeJoinEngine {
 }
 
 impl DeviceWork {
-    fn of(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Self> {
+    fn from_spec(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Self> {
         let (mut indexed, mut widest) = (None, MIN_KEY_BYTES);
         for aggregate in &spec.aggregates {
             let types = argument_types(aggregate, schema)?;

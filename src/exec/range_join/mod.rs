@@ -1,8 +1,8 @@
 //! The operator of joins by a range of a key.
 //!
-//! `exec` is the operator. `build_side` collects, sorts and indexes the build side, `spill` stores the rows of a build
-//! side that memory can't hold, and `probe` joins the probe side with either. `optimizer::physical` has the rules about
-//! it.
+//! `exec` is the operator, `exec_plan` what plans and rules know of it. `build_side` collects, sorts and indexes the
+//! build side, `spill` stores the rows of a build side that memory can't hold, and `probe` joins the probe side with
+//! either. `optimizer::physical` has the rules about it.
 
 pub(crate) mod build_columns;
 pub(crate) mod build_side;
@@ -11,6 +11,7 @@ pub(crate) mod device_aggregates;
 pub(crate) mod devices;
 pub(crate) mod engine_choice;
 pub(crate) mod exec;
+pub(crate) mod exec_plan;
 pub(crate) mod interval_bounds;
 pub(crate) mod metrics;
 pub(crate) mod mode;

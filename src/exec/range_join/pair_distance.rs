@@ -1,5 +1,6 @@
 //! The distance from a point of the probe row by which a join orders its pairs.
 
+use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
@@ -27,12 +28,13 @@ impl PairDistance {
     }
 
     /// The same distance with other numbers of the columns of the build side.
-    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> usize) -> Self {
-        Self {
+    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> Result<usize>) -> Result<Self> {
+        let least = self.least.as_ref().map(|least| renumbered(least, &number));
+        Ok(Self {
             point: PhysicalExprRef::clone(&self.point),
-            by: renumbered(&self.by, &number),
-            least: self.least.as_ref().map(|least| renumbered(least, &number)),
-            grows: renumbered(&self.grows, &number),
-        }
+            by: renumbered(&self.by, &number)?,
+            least: least.transpose()?,
+            grows: renumbered(&self.grows, &number)?,
+        })
     }
 }

@@ -18,7 +18,7 @@ use arrow::array::{Array, AsArray, BooleanBufferBuilder, new_empty_array, new_nu
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat, take};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
-use datafusion::common::{JoinSide, JoinType, Result, internal_err};
+use datafusion::common::{JoinSide, JoinType, Result, internal_datafusion_err, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
@@ -26,7 +26,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use crate::common::dictionaries::fit;
 use crate::common::row_number::row_numbers;
 use crate::exec::range_join::pair_distance::PairDistance;
-use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
+use crate::exec::range_join::row_threshold::{RowThreshold, renumbered, renumbered_column};
 use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
 
@@ -92,23 +92,20 @@ impl RowJoin {
         }
         // A threshold has columns of the residual.
         let number = |index: usize| number_among(&build_columns, index);
-        let columns = columns.iter().map(|column| ColumnIndex {
-            index: match column.side {
-                JoinSide::Right => number(column.index),
-                JoinSide::Left | JoinSide::None => column.index,
-            },
-            side: column.side,
-        });
+        let columns = columns
+            .iter()
+            .map(|column| renumbered_column(column, number));
         let distance = distance.map(|distance| distance.renumbered(number));
+        let residual = residual.map(|filter| renumbered(filter, number));
         Ok(Self {
             join_type,
-            residual: residual.map(|filter| renumbered(filter, number)),
+            residual: residual.transpose()?,
             threshold: threshold.map(|t| t.renumbered(number)).transpose()?,
-            columns: columns.collect(),
+            columns: columns.collect::<Result<_>>()?,
             build_columns,
             schema,
             limit: None,
-            distance,
+            distance: distance.transpose()?,
             order: None,
         })
     }
@@ -120,15 +117,15 @@ impl RowJoin {
         limit: RowLimit,
         distance: Option<&PairDistance>,
         order: Option<PhysicalExprRef>,
-    ) -> Self {
+    ) -> Result<Self> {
         let number = |index: usize| number_among(&self.build_columns, index);
         let distance = distance.map(|distance| distance.renumbered(number));
-        Self {
+        Ok(Self {
             limit: Some(limit),
-            distance,
+            distance: distance.transpose()?,
             order,
             ..self
-        }
+        })
     }
 
     /// The same join with these columns of the output only.
@@ -141,16 +138,16 @@ impl RowJoin {
             }
             column
         };
-        let number = |column: usize| self.build_columns[column];
+        let number = |column: usize| Ok(self.build_columns[column]);
         let residual = self.residual.as_ref().map(|f| renumbered(f, number));
         let threshold = self.threshold.as_ref().map(|t| t.renumbered(number));
         let (limit, order) = (self.limit, self.order.clone());
         let distance = self.distance.as_ref().map(|d| d.renumbered(number));
         let projected = Self::numbered(
             self.join_type,
-            residual.as_ref(),
+            residual.transpose()?.as_ref(),
             threshold.transpose()?.as_ref(),
-            distance.as_ref(),
+            distance.transpose()?.as_ref(),
             &columns.map(raw).collect::<Vec<_>>(),
             schema,
         )?;
@@ -387,7 +384,10 @@ impl RowJoin {
 }
 
 /// The number of a column among these, which have it.
-fn number_among(columns: &[usize], index: usize) -> usize {
+///
+/// # Errors
+/// An internal error if they have not.
+fn number_among(columns: &[usize], index: usize) -> Result<usize> {
     let number = columns.iter().position(|column| *column == index);
-    number.unwrap_or(usize::MAX)
+    number.ok_or_else(|| internal_datafusion_err!("a range join lacks column {index}"))
 }

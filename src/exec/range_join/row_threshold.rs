@@ -39,41 +39,54 @@ pub struct RowThreshold {
 
 impl RowThreshold {
     /// The same threshold with other numbers of the columns of the build side.
-    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> usize) -> Result<Self> {
+    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> Result<usize>) -> Result<Self> {
+        let rest = self.rest.as_ref().map(|rest| renumbered(rest, &number));
         Ok(Self {
             value: with_columns(&self.value, |column| {
-                Some(Column::new(column.name(), number(column.index())))
+                let number = number(column.index())?;
+                Ok(Some(Column::new(column.name(), number)))
             })?,
-            rest: self.rest.as_ref().map(|rest| renumbered(rest, &number)),
+            rest: rest.transpose()?,
             ..self.clone()
         })
     }
 }
 
 /// The same filter with other numbers of the columns of the right side, the build side.
-pub(crate) fn renumbered(filter: &JoinFilter, number: impl Fn(usize) -> usize) -> JoinFilter {
-    let columns = filter.column_indices().iter().map(|column| ColumnIndex {
-        index: match column.side {
-            JoinSide::Right => number(column.index),
-            JoinSide::Left | JoinSide::None => column.index,
-        },
-        side: column.side,
-    });
-    JoinFilter::new(
+pub(crate) fn renumbered(
+    filter: &JoinFilter,
+    number: impl Fn(usize) -> Result<usize>,
+) -> Result<JoinFilter> {
+    let columns = filter.column_indices().iter();
+    let columns = columns.map(|column| renumbered_column(column, &number));
+    Ok(JoinFilter::new(
         Arc::clone(filter.expression()),
-        columns.collect(),
+        columns.collect::<Result<_>>()?,
         Arc::clone(filter.schema()),
-    )
+    ))
+}
+
+/// The same column with another number if it is of the right side, the build side.
+pub(crate) fn renumbered_column(
+    column: &ColumnIndex,
+    number: impl Fn(usize) -> Result<usize>,
+) -> Result<ColumnIndex> {
+    let (index, side) = (column.index, column.side);
+    let index = match side {
+        JoinSide::Right => number(index)?,
+        JoinSide::Left | JoinSide::None => index,
+    };
+    Ok(ColumnIndex { index, side })
 }
 
 /// Replaces the columns of an expression.
 pub(crate) fn with_columns(
     expr: &PhysicalExprRef,
-    replace: impl Fn(&Column) -> Option<Column>,
+    replace: impl Fn(&Column) -> Result<Option<Column>>,
 ) -> Result<PhysicalExprRef> {
     let replaced = Arc::clone(expr).transform_up(|e| {
-        let column = e.downcast_ref::<Column>().and_then(&replace);
-        Ok(match column {
+        let column = e.downcast_ref::<Column>().map(&replace).transpose()?;
+        Ok(match column.flatten() {
             Some(column) => Transformed::yes(Arc::new(column) as PhysicalExprRef),
             None => Transformed::no(e),
         })

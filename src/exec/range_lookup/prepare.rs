@@ -20,7 +20,6 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::Distribution;
-use datafusion::physical_plan::execution_plan::ReplaceChildrenOptions;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -34,7 +33,7 @@ use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
-use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
+use crate::exec::common::plan_methods::{no_expressions, replace_input, row_for_row};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::expr::index_lookup::{IndexSlot, RunId};
@@ -152,18 +151,10 @@ impl ExecutionPlan for PrepareIndexesExec {
 
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = inputs_of("PrepareIndexesExec", children)?;
-        let lookups = self.lookups.clone();
-        let prepare = Self::try_new(input, lookups, &self.run, self.is_collected)?;
-        Ok(Arc::new(prepare))
-    }
-
-    with_new_children!();
+    replace_input!(|prepare, input| {
+        let lookups = prepare.lookups.clone();
+        Self::try_new(input, lookups, &prepare.run, prepare.is_collected)?
+    });
 
     fn execute(
         &self,

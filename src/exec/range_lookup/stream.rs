@@ -118,7 +118,8 @@ impl LookupStream {
                     let counted = bounds.zip(counts).map(|((left, right), counts)| {
                         CountedRanges::try_new(name, left, right, counts)
                     });
-                    ready.best_positions(&counted.collect::<Result<Vec<_>>>()?, stop)?
+                    let counted = counted.collect::<Result<Vec<_>>>()?;
+                    ready.answer_by(|index| index.best_positions(&counted, stop))?
                 }
                 (crossing, last) => {
                     let ranges = bounds.map(|(left, right)| Ranges::try_new(left, right));
@@ -126,9 +127,14 @@ impl LookupStream {
                     match (crossing, last) {
                         (Some(end), Some(thresholds)) => {
                             let test = ThresholdTest::of_function(search.call.function.extreme);
-                            ready.crossings(&ranges, thresholds, end, test)?
+                            ready.answer_by(|index| {
+                                index.crossings(&ranges, thresholds, end, test)
+                            })?
                         }
-                        _ => ready.answer(&ranges, returns(false), returns(true))?,
+                        _ => {
+                            let (values, positions) = (returns(false), returns(true));
+                            ready.answer_by(|index| index.answer(&ranges, values, positions))?
+                        }
                     }
                 }
             };

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::BatchCoalescer;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -24,11 +23,11 @@ use datafusion::physical_plan::{
 use futures::stream::{BoxStream, select_all};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
+use crate::exec::common::output_batches::OutputBatches;
 use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
@@ -221,7 +220,7 @@ impl ExecutionPlan for UniqueGroupsExec {
                     }
                 },
             };
-            Ok(GroupBatches::stream(groups, rows, batch_size, metrics))
+            Ok(groups_of(groups, rows, batch_size, metrics))
         };
         let batches = stream::once(batches).try_flatten().inspect(move |_| {
             // Runs in this context share the assignment while one of them may still return rows.
@@ -255,61 +254,40 @@ impl ExecutionPlan for UniqueGroupsExec {
     }
 }
 
-/// The output of one partition: its rows as groups.
-struct GroupBatches {
+/// The output of one partition: `rows` as groups, which are put together up to the batch size.
+fn groups_of(
     groups: Arc<SingletonGroups>,
     rows: BoxStream<'static, Result<RecordBatch>>,
-    /// Puts small batches together. `None` for dictionaries whose keys are too few for several batches, where Arrow may
-    /// panic.
-    coalescer: Option<BatchCoalescer>,
+    batch_size: usize,
     metrics: OperatorMetrics,
-}
-
-impl GroupBatches {
-    /// Projects `rows` batch by batch; small batches are put together up to the batch size.
-    fn stream(
-        groups: Arc<SingletonGroups>,
-        rows: BoxStream<'static, Result<RecordBatch>>,
-        batch_size: usize,
-        metrics: OperatorMetrics,
-    ) -> BoxStream<'static, Result<RecordBatch>> {
-        let mut fields = groups.schema.fields().iter();
-        let can_coalesce = !fields.any(|field| has_few_keys(field.data_type()));
-        let coalescer = can_coalesce.then(|| {
-            BatchCoalescer::new(Arc::clone(&groups.schema), batch_size)
-                .with_biggest_coalesce_batch_size(Some(batch_size / 2))
-        });
-        let this = Self {
-            groups,
-            rows: rows.fuse().boxed(),
-            coalescer,
-            metrics,
-        };
-        let batches = stream::try_unfold(this, |mut this| async {
-            let batch = this.next().await?;
-            Ok(batch.map(|batch| (this.metrics.record(batch), this)))
-        });
-        batches.boxed()
-    }
-
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            let completed = self.coalescer.as_mut();
-            let completed = completed.and_then(BatchCoalescer::next_completed_batch);
-            if completed.is_some() {
-                return Ok(completed);
-            }
-            let rows = self.rows.try_next().await?;
-            let time = self.metrics.elapsed_compute().clone();
-            let _timer = time.timer();
-            let groups = rows.map(|rows| self.groups.groups(&rows)).transpose()?;
-            match (groups, &mut self.coalescer) {
-                (Some(groups), Some(coalescer)) => coalescer.push_batch(groups)?,
-                (None, Some(coalescer)) if !coalescer.is_empty() => {
-                    coalescer.finish_buffered_batch()?;
+) -> BoxStream<'static, Result<RecordBatch>> {
+    let output = OutputBatches::new(&groups.schema, batch_size, true);
+    let state = (output, rows.fuse(), groups, metrics);
+    let batches = stream::try_unfold(
+        state,
+        |(mut output, mut rows, groups, metrics)| async move {
+            let time = metrics.elapsed_compute().clone();
+            loop {
+                let completed = {
+                    let _timer = time.timer();
+                    output.next()?
+                };
+                if let Some(batch) = completed {
+                    return Ok(Some((
+                        metrics.record(batch),
+                        (output, rows, groups, metrics),
+                    )));
                 }
-                (groups, _) => return Ok(groups),
+                match rows.try_next().await? {
+                    Some(rows) => {
+                        let _timer = time.timer();
+                        output.add([groups.groups(&rows)?]);
+                    }
+                    None if output.finish()? => {}
+                    None => return Ok(None),
+                }
             }
-        }
-    }
+        },
+    );
+    batches.boxed()
 }

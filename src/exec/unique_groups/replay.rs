@@ -5,23 +5,20 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, Statistics, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
-use datafusion::physical_plan::execution_plan::ReplaceChildrenOptions;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
-use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
 use futures::{StreamExt, stream};
 
-use crate::common::inputs::inputs_of;
 use crate::exec::common::another_run::another_run;
-use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
+use crate::exec::common::metrics::OperatorMetrics;
+use crate::exec::common::plan_methods::{no_expressions, replace_input, rows_of_input};
 use crate::exec::range_join::data_size::DataSize;
 
-use crate::exec::common::metrics::OperatorMetrics;
 /// A batch whose memory is reserved until it is dropped.
 pub(crate) struct ReservedBatch {
     pub(crate) batch: RecordBatch,
@@ -118,28 +115,11 @@ impl ExecutionPlan for ReplayExec {
         "ReplayExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    row_for_row!();
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
+    rows_of_input!();
 
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = inputs_of("ReplayExec", children)?;
-        Ok(Arc::new(Self::new(input)))
-    }
-
-    with_new_children!();
+    replace_input!(|_replay, input| Self::new(input));
 
     fn execute(
         &self,
@@ -157,15 +137,6 @@ impl ExecutionPlan for ReplayExec {
         let schema = self.schema();
         let batches = RecordBatchStreamAdapter::new(schema, batches);
         Ok(make_cooperative(Box::pin(batches)))
-    }
-
-    fn statistics_from_inputs(
-        &self,
-        input_stats: &[Arc<Statistics>],
-        _args: &StatisticsArgs,
-    ) -> Result<Arc<Statistics>> {
-        let [input] = inputs_of("ReplayExec", input_stats.to_vec())?;
-        Ok(input)
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

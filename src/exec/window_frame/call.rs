@@ -310,7 +310,9 @@ fn extremes(values: &ArrayRef, extreme: Extreme, ranges: &Ranges) -> Result<Arra
         owned_elsewhere: true,
     };
     let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, 1)?;
-    let answer = index.answer(std::slice::from_ref(ranges), true, false, false)?;
+    let answer = index
+        .keys()
+        .answer(std::slice::from_ref(ranges), true, false)?;
     let values = answer.values;
     values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
 }

@@ -6,7 +6,7 @@
 //! | question | known from | answered for |
 //! |---|---|---|
 //! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
-//! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::row_joins` |
+//! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::joins_to_range_joins` |
 //! | a join with GROUP BY: few pairs, and memory for a hash table? | the same | `planner::join_choices` |
 //! | is the probe side tiny, after all? | its rows, as they come | `exec::range_join::probe::deferred_build` |
 //!

@@ -6,8 +6,8 @@ use datafusion::functions::datetime;
 use datafusion::logical_expr::Operator;
 
 use crate::expr::decimal_average::decimal_digits;
-use crate::optimizer::casts::has_room;
 use crate::optimizer::condition::Operand;
+use crate::optimizer::lossless_casts::has_room;
 
 /// The part of a range of integers for which a condition holds, one that changes at most once in it.
 pub(super) fn part_where(

@@ -54,7 +54,7 @@ impl AggregateDecomposition<'_> {
                 sql_text(&expr)
             ));
         }
-        self.late(expr)
+        self.with_late_errors(expr)
     }
 
     /// Rejects an aggregate over columns that the build side does not have.
@@ -72,7 +72,7 @@ impl AggregateDecomposition<'_> {
     }
 
     /// Returns an expression over the build side so that it does not fail for rows that match nothing.
-    pub(crate) fn late(&self, expr: Expr) -> Match<Expr> {
+    pub(crate) fn with_late_errors(&self, expr: Expr) -> Match<Expr> {
         if is_infallible(&expr, self.build)? {
             return Ok(expr);
         }

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, Result};
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
@@ -36,14 +36,12 @@ use crate::expr::order_key::{OrderKeyUdf, order_key_from};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
-use crate::optimizer::casts::{widens, without_lossless_casts};
-use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::{description, is_unused_name, unused_name};
 use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
-use crate::optimizer::logical::threshold::Threshold;
+use crate::optimizer::lossless_casts::{widens, without_lossless_casts};
 use crate::optimizer::rejection::{Match, reject};
 use crate::range_agg::prefix_sums::Sums;
-use rmq_engine::{Extreme, RangeEnd};
+use rmq_engine::Extreme;
 
 /// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without
 /// duplicates.
@@ -96,60 +94,6 @@ fn is_plain_count(call: &AggregateFunction) -> bool {
         && !params.distinct
         && params.order_by.is_empty()
         && params.null_treatment != Some(NullTreatment::IgnoreNulls)
-}
-
-/// An aggregate that counts the rows for which a condition holds.
-struct ConditionalCount<'a> {
-    condition: &'a Expr,
-    /// What a sum adds for other rows; `None` for a count.
-    sum: Option<Otherwise>,
-}
-
-enum Otherwise {
-    Zero,
-    Null,
-}
-
-impl<'a> ConditionalCount<'a> {
-    fn of(call: &'a AggregateFunction) -> Option<Self> {
-        let params = &call.params;
-        let inner = call.func.inner();
-        let [argument] = params.args.as_slice() else {
-            return None;
-        };
-        match (argument, params.filter.as_deref()) {
-            (Expr::Literal(value, _), Some(condition)) if inner.is::<Count>() => {
-                let sum = None;
-                (!value.is_null()).then_some(Self { condition, sum })
-            }
-            (Expr::Case(case), None) if case.expr.is_none() => {
-                let [(condition, then)] = case.when_then_expr.as_slice() else {
-                    return None;
-                };
-                let otherwise = match case.else_expr.as_deref() {
-                    None => Otherwise::Null,
-                    Some(Expr::Literal(value, _)) if value.is_null() => Otherwise::Null,
-                    Some(Expr::Literal(ScalarValue::Int64(Some(0)), _)) => Otherwise::Zero,
-                    Some(_) => return None,
-                };
-                let sum = match (then.as_ref(), otherwise) {
-                    (Expr::Literal(value, _), Otherwise::Null)
-                        if inner.is::<Count>() && !value.is_null() =>
-                    {
-                        None
-                    }
-                    (Expr::Literal(ScalarValue::Int64(Some(1)), _), otherwise)
-                        if inner.is::<Sum>() =>
-                    {
-                        Some(otherwise)
-                    }
-                    _ => return None,
-                };
-                Some(Self { condition, sum })
-            }
-            _ => None,
-        }
-    }
 }
 
 /// A decomposed aggregate, in terms of the range join's columns.
@@ -274,102 +218,8 @@ impl<'a> AggregateDecomposition<'a> {
         self.counted(count.clone(), count)
     }
 
-    /// Decomposes the number of rows that a comparison of both sides holds for: `count(*) FILTER (WHERE p.v < q.x)`,
-    /// `sum(CASE WHEN p.v < q.x THEN 1 ELSE 0 END)`. `None` for other calls.
-    fn conditional_count(
-        &mut self,
-        call: &AggregateFunction,
-    ) -> Match<Option<DecomposedAggregate>> {
-        let Some(counted) = ConditionalCount::of(call) else {
-            return Ok(None);
-        };
-        let found = Threshold::of_condition(counted.condition, self.probe, self.build)?;
-        let Some(threshold) = found else {
-            return Ok(None);
-        };
-        // The limit is evaluated also for rows without a match.
-        if !is_infallible(&threshold.limit, self.probe)? {
-            return Ok(None);
-        }
-        let count = self.rows_crossing(&threshold)?;
-        let value = match counted.sum {
-            None => return self.counted(count.clone(), count).map(Some),
-            // A sum is NULL where it has no row, and without ELSE also where the condition holds for none.
-            Some(Otherwise::Null) => when(count.clone().gt(lit(0_i64)), count).end()?,
-            Some(Otherwise::Zero) if self.input == AggregateInput::Subquery => {
-                when(self.count_rows().gt(lit(0_i64)), count).end()?
-            }
-            Some(Otherwise::Zero) => count,
-        };
-        let sum = aggregate(sum_udaf(), value.clone());
-        Ok(Some(self.decomposed(value, sum)))
-    }
-
-    /// Decomposes `count(*)`, or `count(p.id)`, over the rows that cross a threshold.
-    pub(crate) fn count_crossing(
-        &mut self,
-        threshold: &Threshold,
-        call: &AggregateFunction,
-    ) -> Match<DecomposedAggregate> {
-        if is_row_count(call) {
-            let count = self.rows_crossing(threshold)?;
-            return self.counted_rows(count);
-        }
-        let mut value = threshold.value.clone();
-        for argument in &call.params.args {
-            check_repeats(argument)?;
-            if argument.nullable(self.build)? {
-                value = when(argument.clone().is_not_null(), value).end()?;
-            }
-        }
-        let count = self.add_count_crossing(threshold, value)?;
-        self.counted(count.clone(), count)
-    }
-
-    /// The number of rows that cross a threshold.
-    pub(crate) fn rows_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
-        self.add_count_crossing(threshold, threshold.value.clone())
-    }
-
-    fn add_count_crossing(&mut self, threshold: &Threshold, value: Expr) -> Match<Expr> {
-        let function = AggregateKind::CountCrossing {
-            comparison: threshold.comparison,
-            threshold: self.threshold_index(threshold),
-        };
-        let value = self.late(value)?;
-        Ok(self.add(function, vec![value], DataType::Int64))
-    }
-
-    /// The index of a threshold among those of the range join.
-    fn threshold_index(&mut self, threshold: &Threshold) -> usize {
-        let limit = &threshold.limit;
-        let known = self.thresholds.iter().position(|known| known == limit);
-        known.unwrap_or_else(|| {
-            self.thresholds.push(limit.clone());
-            self.thresholds.len() - 1
-        })
-    }
-
-    /// Decomposes a minimum or maximum of the range key over the rows that cross a threshold.
-    pub(crate) fn extreme_at_crossing(
-        &mut self,
-        threshold: &Threshold,
-        call: &AggregateFunction,
-    ) -> Match<DecomposedAggregate> {
-        let found = self.at_crossing(threshold, call)?;
-        let is_float = |e: &Expr| Ok(e.get_type(self.build)?.is_floating());
-        let floats = call.params.args.iter().map(is_float);
-        let udaf = match extreme_of(call) {
-            Some(extreme) if floats.collect::<Result<Vec<_>>>()?.contains(&true) => {
-                Arc::new(AggregateUDF::from(TotalOrderUdaf::new(extreme)))
-            }
-            _ => Arc::clone(&call.func),
-        };
-        Ok(self.decomposed(found.clone(), aggregate(udaf, found)))
-    }
-
     /// Decomposes `count(*)`: `count` is the number of matching rows.
-    fn counted_rows(&self, count: Expr) -> Match<DecomposedAggregate> {
+    pub(super) fn counted_rows(&self, count: Expr) -> Match<DecomposedAggregate> {
         let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
             // Without a match, a left join returns one row.
             when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
@@ -380,7 +230,7 @@ impl<'a> AggregateDecomposition<'a> {
     }
 
     /// Decomposes a count: `merge` is added up over a group.
-    fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
+    pub(super) fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
         let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
         // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's
         // optimizer.)
@@ -495,41 +345,6 @@ impl<'a> AggregateDecomposition<'a> {
         }
     }
 
-    /// The column of a minimum or maximum of the range key over the rows that cross a threshold.
-    pub(crate) fn at_crossing(
-        &mut self,
-        threshold: &Threshold,
-        call: &AggregateFunction,
-    ) -> Match<Expr> {
-        let [key] = call.params.args.as_slice() else {
-            return reject(format!("{} has not one argument", call.func.name()));
-        };
-        check_repeats(key)?;
-        let end = if call.func.inner().is::<Min>() {
-            RangeEnd::First
-        } else {
-            RangeEnd::Last
-        };
-        self.add_at_crossing(threshold, end, key.clone())
-    }
-
-    /// Adds `value` of the first or last row that crosses a threshold.
-    fn add_at_crossing(
-        &mut self,
-        threshold: &Threshold,
-        end: RangeEnd,
-        value: Expr,
-    ) -> Match<Expr> {
-        let function = AggregateKind::AtCrossing {
-            end,
-            comparison: threshold.comparison,
-            threshold: self.threshold_index(threshold),
-        };
-        let data_type = value.get_type(self.build)?;
-        let searched = self.late(threshold.value.clone())?;
-        Ok(self.add(function, vec![value, searched], data_type))
-    }
-
     /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are
     /// equal keys but ordered values.
     fn is_range_key(&self, by: &Expr) -> Result<bool> {
@@ -538,33 +353,13 @@ impl<'a> AggregateDecomposition<'a> {
     }
 
     /// Whether an expression compares as the range key does, which may have been cast for the comparison.
-    fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
+    pub(super) fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
         let by_type = by.get_type(self.build)?;
         Ok(
             without_lossless_casts(self.key, self.build)?
                 == without_lossless_casts(by, self.build)?
                 && widens(&by_type, &self.key.get_type(self.build)?),
         )
-    }
-
-    /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if
-    /// the order is ascending, else the rightmost.
-    pub(crate) fn of_crossing_row(
-        &mut self,
-        column: Expr,
-        order: &SortExpr,
-        threshold: &Threshold,
-    ) -> Match<Expr> {
-        if !self.compares_as_range_key(&order.expr)? {
-            return reject(format!("{} is not the range key", order.expr));
-        }
-        self.check_joins(&column.get_type(self.build)?)?;
-        let end = if order.asc {
-            RangeEnd::First
-        } else {
-            RangeEnd::Last
-        };
-        self.add_at_crossing(threshold, end, column)
     }
 
     /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The

@@ -9,31 +9,26 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::expr::{Between, BinaryExpr};
+use datafusion::logical_expr::expr::Between;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{
-    Cast, Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
-};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, when};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
-use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
-use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, drop_implied,
-    key_and_bound,
+    Compared, Open, Operand, Range, Sides, comparison, convert_bound, drop_implied, key_and_bound,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
+use crate::optimizer::logical::range_key::one_key;
+use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::rejection::{Match, mixes_sides, reject};
 use crate::optimizer::written::written;
 use crate::sorted::groups::Groups;
@@ -145,25 +140,19 @@ impl Condition {
                             continue;
                         }
                     }
-                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
-                        return reject(no_comparison(&written(&conjunct)));
+                    let reason = match conjunct.as_binary() {
+                        None | Some((_, Operator::And | Operator::Or, _)) => no_comparison,
+                        Some(_) => mixes_sides,
                     };
-                    if matches!(op, Operator::And | Operator::Or) {
-                        return reject(no_comparison(&written(&conjunct)));
-                    }
-                    let is_bound = |operand: &Expr| side(operand) == Side::Probe;
-                    let operands = (*left, op, *right);
-                    let found = key_and_bound(operands, is_bound);
-                    let found = found.filter(|(key, ..)| side(key) == Side::Build);
-                    let Some((key, op, bound)) = found else {
-                        return reject(mixes_sides(&written(&conjunct)));
+                    let Some((key, op, bound)) = sides.operands(&conjunct) else {
+                        return reject(reason(&written(&conjunct)));
                     };
                     match (op, op.and_then(comparison)) {
-                        (Some(Operator::Eq), _) => pairs.push((bound, key)),
-                        (_, Some(comparison)) => ranges.push((key, comparison, bound)),
-                        _ => {
-                            return reject(no_comparison(&written(&conjunct)));
+                        (Some(Operator::Eq), _) => pairs.push((bound.clone(), key.clone())),
+                        (_, Some(comparison)) => {
+                            ranges.push((key.clone(), comparison, bound.clone()));
                         }
+                        _ => return reject(no_comparison(&written(&conjunct))),
                     }
                 }
             }
@@ -266,29 +255,22 @@ impl Condition {
     /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for
     /// rows with equal keys.
     pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
-        if let Some(filter) = self
-            .fallible_filter
-            .as_ref()
-            .filter(|_| !self.on.is_empty())
-        {
-            return reject(format!(
+        let may_fail = |expr: &Expr| {
+            reject(format!(
                 "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
-                sql_text(filter)
-            ));
+                sql_text(expr)
+            ))
+        };
+        if let Some(filter) = &self.fallible_filter
+            && !self.on.is_empty()
+        {
+            return may_fail(filter);
         }
         let evaluates_all = self.on.is_empty() && !self.filters_probe;
-        if !evaluates_all && !is_infallible(&self.key, build)? {
-            return reject(format!(
-                "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
-                sql_text(&self.key)
-            ));
-        }
-        for filter in &self.build_filter {
-            if !is_infallible(filter, build)? {
-                return reject(format!(
-                    "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
-                    sql_text(filter)
-                ));
+        let key = (!evaluates_all).then_some(&self.key);
+        for expr in key.into_iter().chain(&self.build_filter) {
+            if !is_infallible(expr, build)? {
+                return may_fail(expr);
             }
         }
         Ok(())
@@ -366,11 +348,7 @@ pub(crate) fn compared_with(
     conjunct: &Expr,
     is_bound: impl Fn(&Expr) -> bool,
 ) -> Option<Compared<Expr>> {
-    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
-        return None;
-    };
-    let operands = (left.as_ref(), *op, right.as_ref());
-    let (key, op, bound) = key_and_bound(operands, |operand| is_bound(operand))?;
+    let (key, op, bound) = key_and_bound(conjunct.as_binary()?, |operand| is_bound(operand))?;
     Some((key.clone(), comparison(op?)?, bound.clone()))
 }
 
@@ -480,162 +458,6 @@ pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
     }
 }
 
-impl Operand for Expr {
-    type Schema = DFSchema;
-
-    fn as_cast(&self, schema: &DFSchema) -> Result<Option<OperandCast<Self>>> {
-        let Expr::Cast(Cast { expr, field }) = self else {
-            return Ok(None);
-        };
-        Ok(Some(OperandCast {
-            operand: expr.as_ref().clone(),
-            from: expr.get_type(schema)?,
-            to: field.data_type().clone(),
-        }))
-    }
-
-    fn data_type(&self, schema: &DFSchema) -> Result<DataType> {
-        self.get_type(schema)
-    }
-
-    fn may_be_null(&self, schema: &DFSchema) -> Result<bool> {
-        self.nullable(schema)
-    }
-
-    fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
-        match self {
-            Self::BinaryExpr(BinaryExpr { left, op, right }) => Some((left, *op, right)),
-            _ => None,
-        }
-    }
-
-    fn as_null_check(&self) -> Option<&Self> {
-        match self {
-            Self::IsNull(operand) => Some(operand),
-            _ => None,
-        }
-    }
-
-    fn as_constant(&self) -> Option<&ScalarValue> {
-        match self {
-            Self::Literal(value, _) => Some(value),
-            _ => None,
-        }
-    }
-
-    fn cast_operand(&self) -> Option<(&Self, &DataType)> {
-        match self {
-            Self::Cast(Cast { expr, field }) => Some((expr, field.data_type())),
-            _ => None,
-        }
-    }
-
-    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])> {
-        match self {
-            Self::ScalarFunction(call) => Some((&call.func, &call.args)),
-            _ => None,
-        }
-    }
-
-    fn is_column(&self) -> bool {
-        matches!(self, Self::Column(_))
-    }
-
-    fn converted(
-        self,
-        conversion: KeyBoundUdf,
-        is_open: Option<Self>,
-        _schema: &DFSchema,
-    ) -> Result<Self> {
-        let offset = conversion.shown_offset().map(lit);
-        let shown = is_open.map(Self::is_null).or(offset);
-        let args = [self].into_iter().chain(shown).collect();
-        Ok(ScalarUDF::from(conversion).call(args))
-    }
-
-    fn constant(value: ScalarValue) -> Self {
-        lit(value)
-    }
-
-    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {
-        Ok(function.call(arguments))
-    }
-}
-
 fn no_comparison(conjunct: &str) -> String {
     format!("{conjunct} is no comparison of the two sides by =, <, <=, > or >=")
-}
-
-/// Why a condition with two range keys is rejected.
-fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> String {
-    let [a, b] = [one, other].map(|key| written(key, probe, build));
-    if a == b
-        && let (Ok(one), Ok(other)) = (one.get_type(build), other.get_type(build))
-    {
-        return format!("{a} is compared as a {one} and as a {other}: cast its bounds to one type");
-    }
-    format!(
-        "there are two range keys, {a} and {b}, for which only count(*) is possible, and min and max of one of them"
-    )
-}
-
-/// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for
-/// bounds of several types, the widest one is the key and the bounds are cast to its type.
-fn one_key(
-    ranges: Vec<Compared<Expr>>,
-    probe: &DFSchema,
-    build: &DFSchema,
-) -> Match<(Expr, Vec<(Comparison, Expr)>)> {
-    let Some((first, ..)) = ranges.first() else {
-        return reject("there is no range between the two sides");
-    };
-    let base = without_lossless_casts(first, build)?;
-    let base_type = base.get_type(build)?;
-    if base_type == DataType::Null {
-        for (key, ..) in &ranges {
-            if without_lossless_casts(key, build)? != base {
-                return reject(two_keys(first, key, probe, build));
-            }
-        }
-        // The columns of a CSV file without rows are of type Null. NULL matches nothing, so any type serves.
-        let null = lit(ScalarValue::Int64(None));
-        let bounds = ranges.iter().map(|(_, c, _)| (*c, null.clone()));
-        return Ok((cast(base.clone(), DataType::Int64), bounds.collect()));
-    }
-    if ranges.iter().all(|(key, ..)| key == first) {
-        let key = first.clone();
-        return Ok((
-            key,
-            ranges.into_iter().map(|(_, c, bound)| (c, bound)).collect(),
-        ));
-    }
-    let mut widest: Option<(Expr, DataType)> = None;
-    for (key, ..) in &ranges {
-        let key_type = key.get_type(build)?;
-        if without_lossless_casts(key, build)? != base || !widens(&base_type, &key_type) {
-            return reject(two_keys(first, key, probe, build));
-        }
-        match &widest {
-            Some((_, other)) if widens(&key_type, other) => {}
-            Some((_, other)) if !widens(other, &key_type) => {
-                return reject(format!(
-                    "{} is compared as a {other} and as a {key_type}",
-                    sql_text(base)
-                ));
-            }
-            _ => widest = Some((key.clone(), key_type)),
-        }
-    }
-    let Some((key, key_type)) = widest else {
-        return reject("there is no range between the two sides");
-    };
-    let bounds = ranges.into_iter().map(|(_, comparison, bound)| {
-        let bound = if bound.get_type(probe)? == key_type {
-            bound
-        } else {
-            cast(bound, key_type.clone())
-        };
-        Ok((comparison, bound))
-    });
-    Ok((key, bounds.collect::<Result<_>>()?))
 }

@@ -127,9 +127,9 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
         Expr::ScalarFunction(ScalarFunction { func, args }) => match args.as_slice() {
             [of] if func.inner().is::<AbsUdf>() => Some(Difference {
                 is_absolute: true,
-                ..Difference::of(of)?
+                ..Difference::from_expr(of)?
             }),
-            [a, b] if *func == core::greatest() => Difference::of(a)?.or_opposite(b),
+            [a, b] if *func == core::greatest() => Difference::from_expr(a)?.or_opposite(b),
             _ => None,
         },
         Expr::Case(Case {
@@ -148,7 +148,7 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
                 Operator::Lt | Operator::LtEq => (right, left),
                 _ => return None,
             };
-            let then = Difference::of(then)?.or_opposite(otherwise)?;
+            let then = Difference::from_expr(then)?.or_opposite(otherwise)?;
             (then.of == (greater.as_ref(), less.as_ref())).then_some(then)
         }
         _ => None,
@@ -156,11 +156,11 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
 }
 
 impl<'a> Difference<'a> {
-    fn of(expr: &'a Expr) -> Option<Self> {
+    fn from_expr(expr: &'a Expr) -> Option<Self> {
         match expr {
-            Expr::Alias(alias) => Self::of(&alias.expr),
+            Expr::Alias(alias) => Self::from_expr(&alias.expr),
             Expr::Cast(cast) if *cast.field.data_type() == DataType::Float64 => {
-                Self::of(&cast.expr)
+                Self::from_expr(&cast.expr)
             }
             Expr::ScalarFunction(ScalarFunction { func, args })
                 if *func == datetime::date_part() =>
@@ -175,7 +175,7 @@ impl<'a> Difference<'a> {
                     ..difference
                 };
                 let is_epoch = part.eq_ignore_ascii_case("epoch");
-                is_epoch.then(|| Self::of(of).map(rounded)).flatten()
+                is_epoch.then(|| Self::from_expr(of).map(rounded)).flatten()
             }
             Expr::BinaryExpr(BinaryExpr {
                 left,
@@ -192,7 +192,7 @@ impl<'a> Difference<'a> {
 
     /// The same, if the other expression is it the other way round.
     fn or_opposite(self, other: &'a Expr) -> Option<Self> {
-        let opposite = Self::of(other)?;
+        let opposite = Self::from_expr(other)?;
         let is_opposite = self.of.0 == opposite.of.1 && self.of.1 == opposite.of.0;
         (is_opposite && self.is_rounded == opposite.is_rounded).then_some(self)
     }

@@ -91,7 +91,7 @@ impl GroupedSubquery {
             calls,
             having,
             values,
-        } = Grouped::of(subquery)?;
+        } = Grouped::from_subquery(subquery)?;
         let has_groups = !groups.is_empty();
         if has_groups && join_type != JoinType::Inner {
             return reject(
@@ -238,7 +238,7 @@ struct Grouped<'a> {
 }
 
 impl<'a> Grouped<'a> {
-    fn of(subquery: &'a LogicalPlan) -> Match<Self> {
+    fn from_subquery(subquery: &'a LogicalPlan) -> Match<Self> {
         let mut values = columns_of(subquery.schema());
         let mut having = vec![];
         let mut plan = below_projections(subquery, &mut values)?;

@@ -12,7 +12,8 @@
 //!             p
 //! ```
 //!
-//! The join becomes a range join that returns probe rows (`optimizer/physical/row_joins.rs`), or stays DataFusion's.
+//! The join becomes a range join that returns probe rows (`optimizer/physical/joins_to_range_joins.rs`), or stays
+//! DataFusion's.
 
 use std::sync::Arc;
 

@@ -1,32 +1,35 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`;
-//! `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and DISTINCT ON,
-//! and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of subqueries, and
-//! those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those that are no
-//! range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan
-//! that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range
-//! joins by a physical rule.
+//! `range_join(…)`. `memberships_without_join` rewrites EXISTS and IN to subqueries that count, or to mark joins
+//! (`mark_join`; `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
+//! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
+//! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
+//! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
+//! plans. A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows
+//! become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
-//! - `condition_parts`: equality keys, range key, bounds; `open_ends`: those that are open where they are NULL;
-//!   `threshold`: a second range key; `order_by`: range keys of several expressions
+//! - `condition_parts`: equality keys, range key (`range_key`), bounds; `operand`: expressions as
+//!   `optimizer::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
+//!   range key; `order_by`: range keys of several expressions
+//! - `subquery_rows`: the rows of EXISTS and IN; `by_exists`: IN made of EXISTS
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`
-//! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`,
-//!   `accumulated_aggregate` and `merge_states`: parts of it
+//! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
+//!   `average`, `accumulated_aggregate` and `merge_states`: parts of it
 
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
 pub(crate) mod arg_extreme;
 pub(crate) mod average;
+pub(crate) mod by_exists;
 pub(crate) mod common;
 pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
+pub(crate) mod crossing_aggregates;
 pub(crate) mod distance;
-pub(crate) mod exists;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
@@ -36,16 +39,20 @@ pub(crate) mod later_row;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
 pub(crate) mod mark_join;
+pub(crate) mod memberships_without_join;
 pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod nested_subquery;
 pub(crate) mod nullable_subquery;
 pub(crate) mod open_ends;
+pub(crate) mod operand;
 pub(crate) mod order_by;
 pub(crate) mod range_call;
+pub(crate) mod range_key;
 pub(crate) mod range_union;
 pub(crate) mod scalar_subquery;
+pub(crate) mod subquery_rows;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod tied_rows;

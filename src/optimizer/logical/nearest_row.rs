@@ -24,7 +24,6 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::sql_text::sql_text;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
-use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::constant::constant;
@@ -38,6 +37,7 @@ use crate::optimizer::logical::correlated_aggregate::{
 use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::logical::threshold::Threshold;
+use crate::optimizer::lossless_casts::{widens, without_lossless_casts};
 use crate::optimizer::rejection::{Match, Rejection, reject};
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the

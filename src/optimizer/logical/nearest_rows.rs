@@ -16,9 +16,9 @@
 //! expression that is, and the rows of its range are ordered by themselves: `ORDER BY p.v DESC` of `p.ts <= q.ts`. So
 //! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are bounds, in
 //! other words, too, and equal columns are equality keys; what else compares the two sides is a further condition,
-//! evaluated on rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
-//! the range. Where ORDER BY is a distance of the range key from a point (see `distance`), rows are taken on both sides
-//! of that.
+//! evaluated on rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the
+//! equality keys are in the range. Where ORDER BY is a distance of the range key from a point (see `distance`), rows
+//! are taken on both sides of that.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};

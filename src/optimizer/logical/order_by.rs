@@ -7,8 +7,8 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, Sort
 
 use crate::common::sql_text::sql_text;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
-use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::logical::condition_parts::Condition;
+use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Comparison;
 

@@ -34,13 +34,13 @@ use datafusion::logical_expr::{Expr, ExprSchemable, when};
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
-use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::condition::{Compared, convert_bound};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::{
     Condition, Constants, check_repeats, compared_with, conjuncts, guard, is_of,
 };
+use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Comparison;
 

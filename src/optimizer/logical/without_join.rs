@@ -1,4 +1,4 @@
-//! Why DataFusion has no join for an IN or EXISTS that `exists` leaves to it.
+//! Why DataFusion has no join for an IN or EXISTS that `memberships_without_join` leaves to it.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNode;

@@ -28,11 +28,11 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::casts::{has_room, is_number, keeps_values};
 use crate::optimizer::condition::{
     Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator, with_null_key,
 };
 use crate::optimizer::infallible_call::is_infallible_call;
+use crate::optimizer::lossless_casts::{has_room, is_number, keeps_values};
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -483,8 +483,8 @@ fn side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Option<JoinSide> {
 /// An expression over the columns of a filter as one over the columns of its side.
 fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
     with_columns(expr, |column| {
-        let index = filter.column_indices().get(column.index())?.index;
-        Some(Column::new(column.name(), index))
+        let of_side = filter.column_indices().get(column.index());
+        Ok(of_side.map(|of_side| Column::new(column.name(), of_side.index)))
     })
 }
 
@@ -494,8 +494,8 @@ fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinF
     let mut indices: Vec<usize> = columns.iter().map(Column::index).collect();
     indices.sort_unstable();
     let expression = with_columns(part, |column| {
-        let index = indices.binary_search(&column.index()).ok()?;
-        Some(Column::new(column.name(), index))
+        let index = indices.binary_search(&column.index()).ok();
+        Ok(index.map(|index| Column::new(column.name(), index)))
     })?;
     let of_filter = indices.iter().map(|i| filter.column_indices()[*i].clone());
     let columns: Vec<ColumnIndex> = of_filter.collect();

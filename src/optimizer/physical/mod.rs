@@ -1,18 +1,23 @@
 //! The rules for physical plans, which have statistics and the choice of sides.
 //!
-//! - `row_joins`: DataFusion's joins over a range become range joins that return rows; `join_filter` finds the range in
-//!   a join's filter, `no_range` says why there is none.
+//! - `joins_to_range_joins`: DataFusion's joins over a range become range joins that return rows: `filtered_join`
+//!   reads a join, `join_filter` finds the range in its filter, `no_range` says why there is none, and `searched_side`
+//!   chooses the side that is sorted.
 //! - `row_order`: build sides whose row order matters keep it.
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
 //! - `window_frames`: window functions over frames that slide are answered as ranges.
+//! - `physical_rule`: the frame of these rules.
 
+pub(crate) mod filtered_join;
 pub(crate) mod join_filter;
+pub(crate) mod joins_to_range_joins;
 pub(crate) mod no_range;
 pub(crate) mod partition_joins;
+pub(crate) mod physical_rule;
 pub(crate) mod quadratic_joins;
-pub(crate) mod row_joins;
 pub(crate) mod row_order;
+pub(crate) mod searched_side;
 pub(crate) mod unique_groups;
 pub(crate) mod window_frames;

@@ -19,81 +19,30 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{JoinModeChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
+use crate::optimizer::physical::physical_rule::physical_rule;
 
-/// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.
-///
-/// It must run before `EnsureRequirements`, which repartitions their inputs, and after
-/// [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
-#[derive(Debug, Default)]
-pub struct PartitionRangeJoins;
+physical_rule!(
+    /// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.
+    ///
+    /// It must run before `EnsureRequirements`, which repartitions their inputs, and after
+    /// [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
+    PartitionRangeJoins,
+    "rmq_partition_range_joins",
+    partition_range_joins
+);
 
-impl PhysicalOptimizerRule for PartitionRangeJoins {
-    fn name(&self) -> &'static str {
-        "rmq_partition_range_joins"
+fn partition_range_joins(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if RmqOptions::of(config).join_mode != JoinModeChoice::Partitioned {
+        return Ok(plan);
     }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match RmqOptions::of(config).join_mode {
-            JoinModeChoice::Partitioned => partition_joins(plan),
-            JoinModeChoice::Auto | JoinModeChoice::Shared | JoinModeChoice::Collected => Ok(plan),
-        }
-    }
-}
-
-/// Keeps a partitioned join in one task whose sides are left with one partition each: no exchange has divided them by
-/// the equality keys, and an engine that divides a plan into tasks would divide them in another way.
-///
-/// It must run after `EnsureRequirements`.
-#[derive(Debug, Default)]
-pub struct KeepUndividedJoins;
-
-impl PhysicalOptimizerRule for KeepUndividedJoins {
-    fn name(&self) -> &'static str {
-        "rmq_keep_undivided_joins"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = plan.transform_up(|plan| {
-            let join = plan.downcast_ref::<RangeJoinExec>();
-            let undivided = join.filter(|join| {
-                let is_one = |side: &&Arc<dyn ExecutionPlan>| {
-                    side.output_partitioning().partition_count() == 1
-                };
-                join.mode() == JoinMode::Partitioned && join.inputs().iter().all(is_one)
-            });
-            Ok(match undivided {
-                Some(join) => Transformed::yes(Arc::new(join.undivided()?)),
-                None => Transformed::no(plan),
-            })
-        })?;
-        Ok(plan.data)
-    }
-}
-
-/// Partitions the joins of a plan that can be partitioned.
-fn partition_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = plan.transform_up(|plan| {
         let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
             return Ok(Transformed::no(plan));
@@ -107,6 +56,35 @@ fn partition_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan
         }
         let partitioned = join.with_mode(JoinMode::Partitioned)?;
         Ok(Transformed::yes(Arc::new(partitioned)))
+    })?;
+    Ok(plan.data)
+}
+
+physical_rule!(
+    /// Keeps a partitioned join in one task whose sides are left with one partition each: no exchange has divided them
+    /// by the equality keys, and an engine that divides a plan into tasks would divide them in another way.
+    ///
+    /// It must run after `EnsureRequirements`.
+    KeepUndividedJoins,
+    "rmq_keep_undivided_joins",
+    keep_undivided_joins
+);
+
+fn keep_undivided_joins(
+    plan: Arc<dyn ExecutionPlan>,
+    _config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = plan.transform_up(|plan| {
+        let join = plan.downcast_ref::<RangeJoinExec>();
+        let undivided = join.filter(|join| {
+            let is_one =
+                |side: &&Arc<dyn ExecutionPlan>| side.output_partitioning().partition_count() == 1;
+            join.mode() == JoinMode::Partitioned && join.inputs().iter().all(is_one)
+        });
+        Ok(match undivided {
+            Some(join) => Transformed::yes(Arc::new(join.undivided()?)),
+            None => Transformed::no(plan),
+        })
     })?;
     Ok(plan.data)
 }

@@ -23,7 +23,7 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
-use crate::optimizer::physical::row_joins::{compared_pairs, why_stays};
+use crate::optimizer::physical::joins_to_range_joins::{compared_pairs, why_stays};
 use crate::optimizer::written::Conditions;
 
 /// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
@@ -41,7 +41,7 @@ pub struct QuadraticJoin {
 
 impl QuadraticJoin {
     /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
-    fn of(
+    fn from_plan(
         plan: &Arc<dyn ExecutionPlan>,
         conditions: &Conditions,
         options: &RmqOptions,
@@ -98,7 +98,7 @@ impl QuadraticJoin {
         let conditions = Conditions::of(query);
         let mut found = vec![];
         let visited = plan.apply(|plan| {
-            found.extend(Self::of(plan, &conditions, &options));
+            found.extend(Self::from_plan(plan, &conditions, &options));
             Ok(TreeNodeRecursion::Continue)
         });
         if let Err(error) = visited {
@@ -224,7 +224,7 @@ impl PhysicalOptimizerRule for NoteQuadraticJoins {
                 );
                 return Ok(Transformed::yes(Arc::new(NoteExec::new(plan, note)) as _));
             }
-            Ok(match QuadraticJoin::of(&plan, &self.conditions, &options) {
+            Ok(match QuadraticJoin::from_plan(&plan, &self.conditions, &options) {
                 Some(join) => {
                     let keys = if join.has_keys {
                         " with equal keys"

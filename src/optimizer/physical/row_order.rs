@@ -40,75 +40,58 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
+use crate::optimizer::physical::physical_rule::physical_rule;
 
-/// Plans build sides whose row order matters so that they keep it, and hides them from the rule that comes next.
-#[derive(Debug)]
-pub struct KeepRowOrder;
+physical_rule!(
+    /// Plans build sides whose row order matters so that they keep it, and hides them from the rule that comes next.
+    KeepRowOrder,
+    "rmq_keep_row_order",
+    keep_row_order
+);
 
-impl PhysicalOptimizerRule for KeepRowOrder {
-    fn name(&self) -> &'static str {
-        "rmq_keep_row_order"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = plan.transform_up(|plan| {
-            let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
-                return Ok(Transformed::no(plan));
-            };
-            let [probe, build] = join.inputs();
-            if !join.row_order_matters() || !keeps_order(build) {
-                return Ok(Transformed::no(plan));
-            }
-            let build = Arc::clone(build);
-            let build = if join.mode() == JoinMode::Collected {
-                OrderedRowsExec::of_one_partition(plan_as_one_partition(build, config)?)
-            } else {
-                OrderedRowsExec::of_partitions(plan_in_order(build, config)?)
-            };
-            let children = vec![Arc::clone(probe), Arc::new(build) as _];
-            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-            Ok(Transformed::yes(plan.replace_children(children, options)?))
-        })?;
-        Ok(plan.data)
-    }
+fn keep_row_order(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = plan.transform_up(|plan| {
+        let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
+            return Ok(Transformed::no(plan));
+        };
+        let [probe, build] = join.inputs();
+        if !join.row_order_matters() || !keeps_order(build) {
+            return Ok(Transformed::no(plan));
+        }
+        let build = Arc::clone(build);
+        let build = if join.mode() == JoinMode::Collected {
+            OrderedRowsExec::of_one_partition(plan_as_one_partition(build, config)?)
+        } else {
+            OrderedRowsExec::of_partitions(plan_in_order(build, config)?)
+        };
+        let children = vec![Arc::clone(probe), Arc::new(build) as _];
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        Ok(Transformed::yes(plan.replace_children(children, options)?))
+    })?;
+    Ok(plan.data)
 }
 
-/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides, except in collected joins.
-#[derive(Debug)]
-pub struct ShowRowOrder;
+physical_rule!(
+    /// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides, except in collected joins.
+    ShowRowOrder,
+    "rmq_show_row_order",
+    show_row_order
+);
 
-impl PhysicalOptimizerRule for ShowRowOrder {
-    fn name(&self) -> &'static str {
-        "rmq_show_row_order"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = plan.transform_down(|plan| {
-            Ok(match plan.downcast_ref::<OrderedRowsExec>() {
-                Some(ordered) if !ordered.is_whole() => {
-                    Transformed::yes(Arc::clone(ordered.hidden()))
-                }
-                _ => Transformed::no(plan),
-            })
-        })?;
-        Ok(plan.data)
-    }
+fn show_row_order(
+    plan: Arc<dyn ExecutionPlan>,
+    _config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = plan.transform_down(|plan| {
+        Ok(match plan.downcast_ref::<OrderedRowsExec>() {
+            Some(ordered) if !ordered.is_whole() => Transformed::yes(Arc::clone(ordered.hidden())),
+            _ => Transformed::no(plan),
+        })
+    })?;
+    Ok(plan.data)
 }
 
 /// Whether the rows of a plan are in a defined order: that of its scans, or of a sort, which all operators above

@@ -7,7 +7,6 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_expr::{Distribution, Partitioning};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
@@ -24,48 +23,41 @@ use crate::exec::range_join::mode::JoinMode;
 use crate::exec::unique_groups::exec::UniqueGroupsExec;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::ReplayExec;
+use crate::optimizer::physical::physical_rule::physical_rule;
 
-/// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe
-/// side.
-///
-/// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other
-/// rules rely on. It does nothing if `rmq.rewrite` is false, or if a plan may be divided into tasks, as
-/// `rmq.join_mode = 'collected'` says: the operator and the one below the aggregate share memory.
-#[derive(Debug, Default)]
-pub struct UseUniqueGroups;
+physical_rule!(
+    /// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe
+    /// side.
+    ///
+    /// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other
+    /// rules rely on. It does nothing if `rmq.rewrite` is false, or if a plan may be divided into tasks, as
+    /// `rmq.join_mode = 'collected'` says: the operator and the one below the aggregate share memory.
+    UseUniqueGroups,
+    "rmq_use_unique_groups",
+    use_unique_groups
+);
 
-impl PhysicalOptimizerRule for UseUniqueGroups {
-    fn name(&self) -> &'static str {
-        "rmq_use_unique_groups"
+fn use_unique_groups(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if !RmqOptions::rewrites(config)
+        || JoinMode::planned(config) == JoinMode::Collected
+        || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))?
+    {
+        return Ok(plan);
     }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !RmqOptions::rewrites(config)
-            || JoinMode::planned(config) == JoinMode::Collected
-            || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))?
+    let plan = PlanContext::<MayRepartition>::new_default(plan);
+    let plan = plan.transform_down(|mut node| {
+        if node.data.0
+            && let Some(unique) = with_unique_groups(&node.plan)?
         {
-            return Ok(plan);
+            node = PlanContext::new_default(unique);
         }
-        let plan = PlanContext::<MayRepartition>::new_default(plan);
-        let plan = plan.transform_down(|mut node| {
-            if node.data.0
-                && let Some(unique) = with_unique_groups(&node.plan)?
-            {
-                node = PlanContext::new_default(unique);
-            }
-            mark_children(&mut node);
-            Ok(Transformed::yes(node))
-        })?;
-        Ok(plan.data.plan)
-    }
+        mark_children(&mut node);
+        Ok(Transformed::yes(node))
+    })?;
+    Ok(plan.data.plan)
 }
 
 /// Whether the plan above still works if a plan's rows are in other partitions.

@@ -10,7 +10,6 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::window::WindowExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
@@ -19,41 +18,34 @@ use crate::common::options::RmqOptions;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::exec::WindowFrameExec;
+use crate::optimizer::physical::physical_rule::physical_rule;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
-/// Answers window functions over frames that slide by indexes and prefix sums, and the last value that is not NULL also
-/// over frames that grow.
-///
-/// It must run after DataFusion's rules for windows, which know its own operators only. It does nothing if
-/// `rmq.rewrite` is false.
-#[derive(Debug, Default)]
-pub struct WindowsToFrames;
+physical_rule!(
+    /// Answers window functions over frames that slide by indexes and prefix sums, and the last value that is not NULL
+    /// also over frames that grow.
+    ///
+    /// It must run after DataFusion's rules for windows, which know its own operators only. It does nothing if
+    /// `rmq.rewrite` is false.
+    WindowsToFrames,
+    "rmq_windows_to_frames",
+    windows_to_frames
+);
 
-impl PhysicalOptimizerRule for WindowsToFrames {
-    fn name(&self) -> &'static str {
-        "rmq_windows_to_frames"
+fn windows_to_frames(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if !RmqOptions::rewrites(config) {
+        return Ok(plan);
     }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !RmqOptions::rewrites(config) {
-            return Ok(plan);
-        }
-        let plan = plan.transform_up(|plan| {
-            Ok(match or_log(with_frames(&plan), plan.name()).flatten() {
-                Some(frames) => Transformed::yes(frames),
-                None => Transformed::no(plan),
-            })
-        })?;
-        Ok(plan.data)
-    }
+    let plan = plan.transform_up(|plan| {
+        Ok(match or_log(with_frames(&plan), plan.name()).flatten() {
+            Some(frames) => Transformed::yes(frames),
+            None => Transformed::no(plan),
+        })
+    })?;
+    Ok(plan.data)
 }
 
 /// A window operator of DataFusion.
@@ -63,7 +55,7 @@ enum Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
+    fn from_plan(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
         if let Some(window) = plan.downcast_ref::<BoundedWindowAggExec>() {
             // Otherwise the rows of a group do not follow one another; and an observer sees each accumulator.
             let is_sorted = window.input_order_mode == InputOrderMode::Sorted;
@@ -116,7 +108,7 @@ impl<'a> Window<'a> {
 ///                                                                 WindowAggr: lag(v) …      what is DataFusion's
 /// ```
 fn with_frames(plan: &Arc<dyn ExecutionPlan>) -> Match<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(window) = Window::of(plan) else {
+    let Some(window) = Window::from_plan(plan) else {
         return Ok(None);
     };
     let (exprs, input) = (window.exprs(), window.input());

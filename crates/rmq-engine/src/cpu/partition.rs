@@ -99,13 +99,13 @@ impl CountedPart {
 /// Where the rows of all parts go: by group, and within a group in input order.
 #[derive(Debug)]
 pub struct Partition {
-    parts: Vec<Part>,
+    parts: Vec<NumberedPart>,
     starts: Vec<usize>,
     is_ordered: bool,
 }
 
 #[derive(Debug)]
-struct Part {
+struct NumberedPart {
     ids: RowIdBuf,
     /// The position of the part's first row of each group, then one that no row has. The positions of a group's rows
     /// are consecutive, and no two parts or groups have common ones.
@@ -155,7 +155,7 @@ impl Partition {
                 let next = &mut next[*number as usize];
                 (*first, *next) = (*next, *next + *first);
             }
-            Part {
+            NumberedPart {
                 ids,
                 firsts,
                 numbers,
@@ -237,7 +237,7 @@ struct Line([u8; LINE]);
 struct Lines(Vec<Line>);
 
 impl Lines {
-    fn if_useful<T>(part: &Part, to: *mut T) -> Option<Self> {
+    fn if_useful<T>(part: &NumberedPart, to: *mut T) -> Option<Self> {
         let groups = part.firsts.len();
         let pays = groups <= MAX_LINES && part.ids.ids().rows() >= groups * MIN_ROWS_PER_LINE;
         let fits = LINE.is_multiple_of(size_of::<T>()) && to.addr().is_multiple_of(LINE);
@@ -248,7 +248,7 @@ impl Lines {
 
 /// Writes the values of one part. What is written is there when the writer is dropped.
 pub struct PartWriter<'a, T: Pod> {
-    part: &'a Part,
+    part: &'a NumberedPart,
     /// The number of rows written, if groups are given for each row.
     row: usize,
     /// If they are given for runs: the current one, and the number of its rows that are written.

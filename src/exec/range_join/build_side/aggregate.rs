@@ -228,7 +228,7 @@ fn evaluated(thresholds: &[ArrayRef], number: usize) -> Result<&ArrayRef> {
 /// The extreme value of each range; NULL for a range without values.
 fn extreme_values(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
     let ranges = std::slice::from_ref(ranges);
-    let answer = index.index().answer(ranges, true, false, false)?;
+    let answer = index.index().keys().answer(ranges, true, false)?;
     answer
         .values
         .ok_or_else(|| internal_datafusion_err!("an index returned no values"))
@@ -237,7 +237,7 @@ fn extreme_values(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
 /// The position of the extreme value of each range; NULL for a range without values.
 fn extreme_positions(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
     let ranges = std::slice::from_ref(ranges);
-    let answer = index.index().answer(ranges, false, true, false)?;
+    let answer = index.index().keys().answer(ranges, false, true)?;
     answer
         .positions
         .ok_or_else(|| internal_datafusion_err!("an index returned no positions"))

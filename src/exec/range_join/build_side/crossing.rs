@@ -32,12 +32,11 @@ pub(crate) fn values_at_crossings(
     thresholds: &ArrayRef,
     (end, comparison): (RangeEnd, Comparison),
 ) -> Result<ArrayRef> {
-    let found = searched.index().crossings(
+    let found = searched.index().keys().crossings(
         std::slice::from_ref(ranges),
         std::slice::from_ref(thresholds),
         end,
         threshold_test(comparison),
-        false,
     )?;
     let positions = found.positions;
     let positions =

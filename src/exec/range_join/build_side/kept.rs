@@ -7,11 +7,25 @@
 //!   after INSERTs  finds the rows that were there before, and sorts what has been appended (`kept_segments`)
 //! ```
 //!
-//! Rows can be extended if they come in the same order each time, as those of most scans do. Others serve the queries
-//! that need nothing else.
+//! Rows are found by which rows the input returns (`PlanKey`) and by the keys as expressions over its scan. Their
+//! version is that of the arrays that keys and filters read, and of the files. Whatever could make two inputs of one
+//! key differ must be in the key, or make the input incomparable: the number of batches of each scan (a union has those
+//! of several tables), the types that a table reads a file's columns as, functions that are not immutable, also within
+//! `FallibleUdf`.
 //!
-//! Not kept are parts of a divided build side, and any where the memory pool has a limit, but by CREATE INDEX: other
-//! operators could not get that memory back.
+//! Values are kept beside the rows (`KeptSide`), each with its expression over the scan and the version of its own
+//! arrays: an UPDATE of a value leaves the sorted rows as they are. They are added by the permutation, which is kept
+//! for that, to rows that come in the same order each time, as those of most scans do (`ScanPlan::is_in_order`; scans
+//! of several files are told to keep theirs). Other rows serve the queries that need no more values. Rows whose batches
+//! were moved into the order of their keys serve no join in which the order of equal keys decides. Columns are put into
+//! arrays of their own over the same buffers (`BuildColumns::evaluate`), so that the table's arrays end with the table.
+//!
+//! An index with a name is the same rows, not evicted. They pass the name on to those that take their place, and
+//! `expect_named` finds its rows again where nothing of the old version is left.
+//!
+//! Not kept are parts of a divided build side, what devices sort, and any rows where the memory pool has a limit, but
+//! by CREATE INDEX: other operators could not get that memory back. A table that has changed otherwise than by
+//! appending, and files, are sorted anew as a whole.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -12,8 +12,16 @@
 //! there are O(log n) segments of n rows, and each row is sorted O(log n) times, besides those of small segments. Once
 //! searching several segments instead of one has taken as long as sorting all rows, all are sorted anew.
 //!
-//! The batches of the kept version must be among those of the new one, in the same order. Those of a table with several
-//! partitions may be appended between them, which no join can use in which the order of equal keys decides.
+//! The batches of the kept version must be among those of the new one, in the same order (`Version::added_since`).
+//! Those of a table with several partitions may be appended between them, which no join can use in which the order of
+//! equal keys decides. The rest is read by the same plan over these batches alone (`over_batches`), which are never
+//! moved into the order of their keys. Values of a segment have the version of its batches.
+//!
+//! A segment is built for the partial aggregates of spill runs (`MergePlan`), with the range key as another value, and
+//! each probe batch is taken through all segments at once: `Partials` merge their aggregates, with the number of the
+//! segment as the position that decides ties. Pairs are returned segment by segment, with the unmatched probe rows
+//! after the last, and marks of build rows are those of each segment. Of nearest rows each segment finds as many as are
+//! returned (`NearestOfSegments`).
 
 use std::sync::Arc;
 

@@ -177,8 +177,8 @@ fn values(
     };
     let arrays: Vec<ArrayRef> = arrays.iter().map(|array| array.slice(0, rows)).collect();
     let value = with_columns(&threshold.value, |column| {
-        let number = numbers.binary_search(&column.index()).ok()?;
-        Some(Column::new(column.name(), number))
+        let number = numbers.binary_search(&column.index()).ok();
+        Ok(number.map(|number| Column::new(column.name(), number)))
     })?;
     let fields = arrays.iter().zip(&numbers);
     let fields = fields

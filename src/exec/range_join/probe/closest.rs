@@ -126,16 +126,16 @@ impl ClosestMatches {
             }
             let search = &mut self.window[index];
             if !search.is_done {
-                let before = search.take_before(room, &mut positions);
+                let before = search.take_before(room, &mut positions)?;
                 let middle = positions.len();
-                search.take_after(room - before, &mut positions);
+                search.take_after(room - before, &mut positions)?;
                 rows.resize(positions.len(), search.row);
                 ends.push((index, [middle, positions.len()]));
             }
             index += 1;
         }
         let pairs = (UInt32Array::from(rows), UInt32Array::from(positions));
-        let found = MetPairs::of(pairs, join, batch, build)?;
+        let found = MetPairs::from_candidates(pairs, join, batch, build)?;
         let needed = self.needed();
         let (mut start, mut met) = (0, 0);
         for (index, sides) in ends {
@@ -212,26 +212,25 @@ impl ClosestMatches {
 
 impl RowSearch {
     /// Takes the next candidates before the point, at most `room`, and returns how many.
-    fn take_before(&mut self, room: usize, positions: &mut Vec<u32>) -> usize {
-        let taken = self.taken(&self.before, room);
+    fn take_before(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<usize> {
+        let taken = self.taken(&self.before, room)?;
         let start = self.before.end - taken;
         positions.extend((start..self.before.end).rev());
         self.before.end = start;
-        taken as usize
+        Ok(taken as usize)
     }
 
     /// Takes the next candidates after the point, at most `room`.
-    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) {
-        let taken = self.taken(&self.after, room);
+    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<()> {
+        let taken = self.taken(&self.after, room)?;
         let end = self.after.start + taken;
         positions.extend(self.after.start..end);
         self.after.start = end;
+        Ok(())
     }
 
-    fn taken(&self, rest: &Range<u32>, room: usize) -> u32 {
-        let taken = self.candidates.min(room).min(rest.len());
-        // At most the length of the rest, which is a 32-bit number.
-        u32::try_from(taken).unwrap_or(u32::MAX)
+    fn taken(&self, rest: &Range<u32>, room: usize) -> Result<u32> {
+        row_number(self.candidates.min(room).min(rest.len()))
     }
 
     fn add(&mut self, found: &MetPairs, index: usize, is_after: bool) {
@@ -289,7 +288,7 @@ struct MetPairs {
 }
 
 impl MetPairs {
-    fn of(
+    fn from_candidates(
         (mut rows, mut positions): (UInt32Array, UInt32Array),
         join: &RowJoin,
         batch: &RecordBatch,

@@ -15,7 +15,7 @@ use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_numbers, rows_between};
+use crate::common::row_number::{row_number, row_numbers, rows_between};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
@@ -133,7 +133,7 @@ impl<'a> FirstMatches<'a> {
                 taken.reverse();
                 Slice::qualifying(qualifying, taken, self.candidates)?
             }
-            None => Slice::of_ranges(&mut self.undecided, self.candidates, self.slice_rows),
+            None => Slice::of_ranges(&mut self.undecided, self.candidates, self.slice_rows)?,
         };
         if slice.undecided.is_empty() {
             return Ok(false);
@@ -173,19 +173,20 @@ struct Slice {
 
 impl Slice {
     /// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
-    fn of_ranges(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Self {
+    fn of_ranges(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Self> {
         let mut slice = Self::default();
+        let most = row_number(candidates)?;
         while slice.positions.len() + candidates <= limit
             && let Some(mut row) = undecided.pop()
         {
-            let end = row.end.min(row.start.saturating_add(number(candidates)));
+            let end = row.end.min(row.start.saturating_add(most));
             slice.positions.extend(row.start..end);
             slice.rows.resize(slice.positions.len(), row.row);
             let taken = end - row.start;
             row.start = end;
             slice.undecided.push((row, taken as usize));
         }
-        slice
+        Ok(slice)
     }
 
     /// The next positions of rows that qualify, `candidates` of each.
@@ -210,9 +211,4 @@ impl Slice {
         }
         Ok(slice)
     }
-}
-
-/// A number of candidates, which is at most that of the rows of a batch.
-fn number(candidates: usize) -> u32 {
-    u32::try_from(candidates).unwrap_or(u32::MAX)
 }

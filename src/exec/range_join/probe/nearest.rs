@@ -211,7 +211,7 @@ impl NearestMatches {
             let search = &mut self.window[index];
             if !(uses_index && search.is_long()) {
                 let is_long = search.is_long();
-                let taken = search.take(room, self.limit.descending, &mut slice.positions);
+                let taken = search.take(room, self.limit.descending, &mut slice.positions)?;
                 self.long_candidates += if is_long { taken } else { 0 };
                 slice.add_row(index, search.row);
             }
@@ -363,10 +363,9 @@ impl RowSearch {
     }
 
     /// Takes the next candidates, at most `room`, and returns how many.
-    fn take(&mut self, room: usize, descending: bool, positions: &mut Vec<u32>) -> usize {
+    fn take(&mut self, room: usize, descending: bool, positions: &mut Vec<u32>) -> Result<usize> {
         let candidates = self.candidates.min(room).min(self.rest.len());
-        // At most the length of the rest, which is a 32-bit number.
-        let taken = u32::try_from(candidates).unwrap_or(u32::MAX);
+        let taken = row_number(candidates)?;
         if descending {
             let start = self.rest.end - taken;
             positions.extend((start..self.rest.end).rev());
@@ -380,7 +379,7 @@ impl RowSearch {
             self.candidates *= 2;
         }
         self.read += candidates;
-        candidates
+        Ok(candidates)
     }
 
     /// Adds a match.
@@ -422,8 +421,7 @@ impl Slice {
             let positions = search.candidates.min(room);
             room -= positions;
             numbers.push(number);
-            // At most the rows of a slice.
-            let positions = u32::try_from(positions).unwrap_or(u32::MAX);
+            let positions = row_number(positions)?;
             searches.push((search.row as usize, search.rest.clone(), positions));
         }
         let mut slice = Self::default();

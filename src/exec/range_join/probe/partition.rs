@@ -62,8 +62,8 @@ impl ProbePartition {
         }
         let replace = |expr: &mut PhysicalExprRef| -> Result<()> {
             *expr = with_columns(expr, |column| {
-                let index = columns.iter().position(|index| *index == column.index())?;
-                Some(Column::new(column.name(), index))
+                let index = columns.iter().position(|index| *index == column.index());
+                Ok(index.map(|index| Column::new(column.name(), index)))
             })?;
             Ok(())
         };

@@ -8,8 +8,8 @@
 //!    rest of it is evaluated. What is left is returned, with the probe rows that have matched nothing where these are
 //!    kept. Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with
 //!    one, or in another order than that of the range key, see `nearest`, and `closest` for both sides of a point.
-//! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last
-//!    returns them.
+//! 4. Where build rows must be returned by whether they have matched, pairs mark these in a bitmap. The partition that
+//!    ends last returns them. Rows with a NULL key come after the sorted ones, so that they have positions, too.
 //!
 //! A batch is taken through all segments of the build side, one after the other. Probe rows that have matched nothing
 //! follow the last one then.
@@ -32,8 +32,8 @@ use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::clip;
 use crate::exec::range_join::probe::nearest_of_segments::NearestOfSegments;
 use crate::exec::range_join::probe::nearest_search::NearestSearch;
-use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;

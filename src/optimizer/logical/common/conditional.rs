@@ -22,7 +22,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, lit};
 
 use crate::expr::range_calls::range_udf;
-use crate::optimizer::casts::keeps_values;
+use crate::optimizer::lossless_casts::keeps_values;
 
 /// The most parts of a guarded expression.
 const MOST_PARTS: usize = 10_000;

@@ -11,8 +11,8 @@ use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like};
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, TryCast};
 use datafusion::scalar::ScalarValue;
 
-use crate::optimizer::casts::{has_room, is_number, keeps_values};
 use crate::optimizer::infallible_call::is_infallible_call;
+use crate::optimizer::lossless_casts::{has_room, is_number, keeps_values};
 
 /// Whether `expr` is known to have a value, or NULL, for every row.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {

@@ -25,7 +25,7 @@ use datafusion::optimizer::AnalyzerRule;
 use crate::common::ordered_type::{check_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
-use crate::optimizer::casts::widens;
+use crate::optimizer::lossless_casts::widens;
 
 /// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the
 /// ORDER BY expression to those of `range_frame_min` and its like.

@@ -1,8 +1,19 @@
 //! Divides the rows of a build side on disk by hashes of the equality keys, so that each part can be sorted and indexed
 //! as a whole, as a grace hash join does.
 //!
+//! A buffer of probe rows reads the runs whose range keys its bounds touch. In time order these are few. In no order
+//! they are all, and the work would grow with the product of both sides. So a partition whose buffer is full, and
+//! touches most of at least three runs, has the build side divided, once for all partitions.
+//!
 //! All rows are read once and written once; those of a part that is still too large once more, by the next digits of
-//! the hashes. A part whose rows have one hash stays one run, which is built piece by piece. Rows keep their order.
+//! the hashes. The digits are the path to a part (`Routing`), and probe rows, which are divided after that, go to their
+//! part at once. A part whose rows have one hash stays one run, which is built piece by piece: only these answers need
+//! a merge. Rows keep their order. Files are open for all parts, so these are at most 256, and 512 over all partitions.
+//!
+//! Joins that mark build rows must mark those of the same runs in all partitions, so the first partition decides; in
+//! others each decides at each buffer. Endless probe sides are never divided, nor are those whose keys have other types
+//! than the build side's. Accumulators that read all rows of a window, and nearest rows, can't be merged: a build side
+//! with them is spilled only if it can be divided, always is, and each part must be built as a whole.
 
 use std::sync::Arc;
 
@@ -46,7 +57,7 @@ struct Undivided {
 
 /// Rows with a digit in common.
 #[derive(Default)]
-struct Part {
+struct HashPart {
     keys: Option<KeyExtent>,
     /// The hash of the last row.
     hash: Option<u64>,
@@ -98,7 +109,7 @@ impl DivideRuns {
         for (part, written) in divided {
             let Some((rows, size)) = written else {
                 *parts -= 1;
-                routing.push(Routing::Partition(usize::MAX));
+                routing.push(Routing::Partition(NO_RUN));
                 continue;
             };
             let left = self.max_runs.saturating_sub(*parts) + 1;
@@ -125,10 +136,10 @@ impl DivideRuns {
         &self,
         rows: Undivided,
         base: usize,
-    ) -> Result<Vec<(Part, Option<(SpilledRows, DataSize)>)>> {
+    ) -> Result<Vec<(HashPart, Option<(SpilledRows, DataSize)>)>> {
         let mut writer = Writer {
             files: PartitionWriter::new(Arc::clone(&self.files), base),
-            parts: (0..base).map(|_| Part::default()).collect(),
+            parts: (0..base).map(|_| HashPart::default()).collect(),
             columns: self.columns.clone(),
             key_order: Arc::clone(&self.key_order),
             divisor: rows.divisor,
@@ -164,6 +175,9 @@ impl DivideRuns {
     }
 }
 
+/// The run of a part without rows, until the number of runs is known.
+const NO_RUN: usize = usize::MAX;
+
 /// Replaces the number of parts without rows by one that no run has.
 fn route_rest(routing: &mut Routing, runs: usize) {
     match routing {
@@ -175,7 +189,7 @@ fn route_rest(routing: &mut Routing, runs: usize) {
 /// Rows that are being divided.
 struct Writer {
     files: PartitionWriter,
-    parts: Vec<Part>,
+    parts: Vec<HashPart>,
     columns: BuildColumns,
     key_order: Arc<KeyOrder>,
     divisor: u64,
@@ -216,7 +230,7 @@ impl Writer {
                 continue;
             }
             let part = next_digit(&mut (hash / self.divisor), rows.len());
-            let Part {
+            let HashPart {
                 hash: last,
                 has_other_hashes,
                 ..

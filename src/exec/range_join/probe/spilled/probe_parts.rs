@@ -5,7 +5,9 @@
 //!              └─▶ all rows in order, with parts   ─────────────────────────▶ each row takes the next answer of its part
 //! ```
 //!
-//! Where aggregates are returned, the order of the rows is kept: they are written in it once more.
+//! Where aggregates are returned, the order of probe rows is kept without numbers: all rows are written in order with
+//! the number of their part, and in the parts only the columns that the join reads. Answers of a part are in the order
+//! of its rows, so each row takes the next answer of its part.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ use datafusion::common::{Result, internal_err};
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
-use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
 use crate::exec::range_join::probe::spilled::probe_parts::{
     AnsweredRows, ProbeParts, ProbePartsWriter,
 };

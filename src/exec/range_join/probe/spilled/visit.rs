@@ -70,21 +70,21 @@ pub(crate) struct RunVisit {
     numbers: Range<usize>,
     visited: Vec<bool>,
     /// What is left of the visited runs.
-    work: Vec<Work>,
+    work: Vec<UnvisitedPart>,
     /// The next of the probe rows to be returned after the last run: the batch, and the row in it.
     unreturned: (usize, usize),
 }
 
 /// Consecutive rows of a run that are still to be probed, with this probe row and those after it.
 #[derive(Clone, Copy)]
-struct Work {
+struct UnvisitedPart {
     part: PartPosition,
     /// The batch, and the row in it.
     batch: usize,
     row: usize,
 }
 
-impl Work {
+impl UnvisitedPart {
     /// Divides the work into that with a part of its rows and that before and after it; `None` if the part has other
     /// rows.
     fn split(self, part: PartPosition) -> Option<(Self, [Self; 2])> {
@@ -230,13 +230,13 @@ impl RunVisit {
     /// What to do next: with the part in memory or the rows after it if anything is left to do with these, else with
     /// the next run that has not been visited, else with what is left of others. So partitions meet at the same run,
     /// and it is read once for all. `current` is the part in memory, or wanted.
-    async fn next_work(&mut self, current: Option<PartPosition>) -> Option<Work> {
+    async fn next_work(&mut self, current: Option<PartPosition>) -> Option<UnvisitedPart> {
         loop {
             if let Some(work) = current.and_then(|part| take_with(&mut self.work, part)) {
                 return Some(work);
             }
             let first = current.map(|part| part.run);
-            let is_current = |work: &Work| first == Some(work.part.run);
+            let is_current = |work: &UnvisitedPart| first == Some(work.part.run);
             match self.next_run(first).await {
                 // Perhaps only a part of it is in memory.
                 Some(work) if is_current(&work) => self.work.push(work),
@@ -247,7 +247,7 @@ impl RunVisit {
     }
 
     /// All of the next run that has not been visited, from the `first` one on.
-    async fn next_run(&mut self, first: Option<usize>) -> Option<Work> {
+    async fn next_run(&mut self, first: Option<usize>) -> Option<UnvisitedPart> {
         let Range { start, end } = self.numbers;
         let first = first
             .filter(|run| self.numbers.contains(run))
@@ -266,7 +266,7 @@ impl RunVisit {
                         start: 0,
                         end: run.rows.rows,
                     };
-                    return Some(Work {
+                    return Some(UnvisitedPart {
                         part,
                         batch: 0,
                         row: 0,
@@ -281,7 +281,7 @@ impl RunVisit {
     fn probe(
         &mut self,
         part: &RunPart,
-        mut work: Work,
+        mut work: UnvisitedPart,
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
         if part.rows.end < work.part.end {
@@ -289,7 +289,7 @@ impl RunVisit {
                 start: part.rows.end,
                 ..work.part
             };
-            self.work.push(Work { part: rest, ..work });
+            self.work.push(UnvisitedPart { part: rest, ..work });
             work.part.end = part.rows.end;
         }
         let run = self.runs.run(part.run);
@@ -413,7 +413,7 @@ impl RunVisit {
 }
 
 /// Takes the work with a part of a run, or else with the rows after it.
-fn take_with(left: &mut Vec<Work>, part: PartPosition) -> Option<Work> {
+fn take_with(left: &mut Vec<UnvisitedPart>, part: PartPosition) -> Option<UnvisitedPart> {
     let mut numbered = (0..).zip(left.iter());
     let here = numbered.find_map(|(i, work)| Some((i, work.split(part)?)));
     if let Some((i, (here, others))) = here {
@@ -422,13 +422,13 @@ fn take_with(left: &mut Vec<Work>, part: PartPosition) -> Option<Work> {
         left.extend(others.filter(|work| work.part.start < work.part.end));
         return Some(here);
     }
-    let follows = |work: &Work| (work.part.run, work.part.start) == (part.run, part.end);
+    let follows = |work: &UnvisitedPart| (work.part.run, work.part.start) == (part.run, part.end);
     let next = left.iter().position(follows)?;
     Some(left.swap_remove(next))
 }
 
 /// Takes the work that comes next after a part: in a circle, so that partitions meet.
-fn take_after(left: &mut Vec<Work>, part: Option<PartPosition>) -> Option<Work> {
+fn take_after(left: &mut Vec<UnvisitedPart>, part: Option<PartPosition>) -> Option<UnvisitedPart> {
     let part = part.map(|part| (part.run, part.start));
     let next = (0..).zip(left.iter()).min_by_key(|(_, work)| {
         let place = (work.part.run, work.part.start);
@@ -446,8 +446,8 @@ mod tests {
         PartPosition { run, start, end }
     }
 
-    fn work(parts: &[(usize, usize, usize)]) -> Vec<Work> {
-        let parts = parts.iter().map(|(run, start, end)| Work {
+    fn work(parts: &[(usize, usize, usize)]) -> Vec<UnvisitedPart> {
+        let parts = parts.iter().map(|(run, start, end)| UnvisitedPart {
             part: part(*run, *start, *end),
             batch: 3,
             row: 5,
@@ -455,7 +455,7 @@ mod tests {
         parts.collect()
     }
 
-    fn places(work: impl IntoIterator<Item = Work>) -> Vec<(usize, usize, usize)> {
+    fn places(work: impl IntoIterator<Item = UnvisitedPart>) -> Vec<(usize, usize, usize)> {
         let places = work
             .into_iter()
             .inspect(|work| assert_eq!((work.batch, work.row), (3, 5)));

@@ -20,32 +20,21 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err};
-use datafusion::functions_aggregate::expr_fn::{count, min};
+use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, conjunction, disjunction};
-use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, ExprSchemable, FetchType, LogicalPlan, Operator, SkipType, Subquery,
-    lit, when,
-};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::common::sql_text::clause;
-use crate::optimizer::condition::convert_bound;
-use crate::optimizer::logical::common::outer_columns::{
-    add_outer_columns, admits_subqueries, has_expression, scalar_subquery, to_outer,
-};
+use crate::optimizer::logical::by_exists::{ByExists, equality, three_valued};
+use crate::optimizer::logical::common::outer_columns::{admits_subqueries, has_expression};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
-use crate::optimizer::logical::common::plans::{filtered, map_expressions, replaced, with_input};
-use crate::optimizer::logical::condition_parts::{
-    check_joins, check_repeats, compared_with, conjuncts,
-};
-use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::common::plans::{filtered, map_expressions, with_input};
 use crate::optimizer::logical::mark_join::MarkJoins;
+use crate::optimizer::logical::subquery_rows::{Members, Rows};
 use crate::optimizer::logical::without_join::note_without_join;
-use crate::optimizer::rejection::{Match, Shape, note, reject};
+use crate::optimizer::rejection::{Match, Shape, note};
 
 plain_sql_rule!(
     /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
@@ -204,7 +193,7 @@ impl Subqueries<'_> {
     }
 
     fn by_exists(&self, membership: &InSubquery) -> Result<ByExists> {
-        ByExists::of(membership, self.outer).or_else(|reason| {
+        ByExists::from_membership(membership, self.outer).or_else(|reason| {
             let not = if membership.negated { "NOT " } else { "" };
             let instead = Expr::InSubquery(membership.clone());
             plan_err!(
@@ -274,7 +263,7 @@ impl Subqueries<'_> {
     /// `x [NOT] IN (…)` by three counts.
     fn in_by_counts(&self, membership: &InSubquery) -> Match<Expr> {
         let (outer, config) = (self.outer, self.config);
-        let Members { x, rows, value } = Members::of(membership)?;
+        let Members { x, rows, value } = Members::from_membership(membership)?;
         let all = || rows.count(None, None, outer, config);
         let equal = equality(x, &value, outer)?;
         let zero = || lit(0_i64);
@@ -302,7 +291,7 @@ impl Subqueries<'_> {
     ///        ELSE FALSE END
     /// ```
     fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
-        let Members { x, rows, value } = Members::of(membership)?;
+        let Members { x, rows, value } = Members::from_membership(membership)?;
         let equal = equality(x, &value, self.outer)?;
         let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
             let equal = equal.map(|equal| filtered(rows.clone(), equal));
@@ -318,288 +307,5 @@ impl Subqueries<'_> {
             is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
         }
         Ok(three_valued(has_equal, is_unknown, membership.negated)?)
-    }
-}
-
-/// `x [NOT] IN (…)` by up to three EXISTS. They serve whatever the subquery is made of.
-struct ByExists {
-    /// A row equals x.
-    equal: Exists,
-    /// A row is NULL, if it may be.
-    null: Option<Exists>,
-    /// There is a row, if x may be NULL.
-    any: Option<Exists>,
-}
-
-impl ByExists {
-    fn of(membership: &InSubquery, outer: &DFSchema) -> Match<Self> {
-        let InSubquery { expr: x, .. } = membership;
-        let Subquery {
-            subquery: plan,
-            outer_ref_columns,
-            ..
-        } = &membership.subquery;
-        check_repeats(x)?;
-        let special = plan.exists(|node| {
-            let is_limit = matches!(node, LogicalPlan::Limit(_));
-            Ok(is_limit || has_expression(node, Expr::is_volatile)?)
-        })?;
-        if special {
-            return reject("it has a LIMIT or a volatile function");
-        }
-        let Some((qualifier, field)) = plan.schema().iter().next() else {
-            return reject("it has no column");
-        };
-        let value = Expr::Column(Column::from((qualifier, field)));
-        let exists = |condition: Option<Expr>| -> Result<Exists> {
-            let mut plan = plan.as_ref().clone();
-            let mut outer_ref_columns = outer_ref_columns.clone();
-            if let Some(condition) = condition {
-                add_outer_columns(&mut outer_ref_columns, &condition)?;
-                plan = filtered(plan, condition)?;
-            }
-            let subquery = Subquery {
-                subquery: Arc::new(plan),
-                outer_ref_columns,
-                spans: Spans::new(),
-            };
-            let negated = false;
-            Ok(Exists { subquery, negated })
-        };
-        let equal = equality(x, &value, outer)?;
-        Ok(Self {
-            equal: exists(Some(equal))?,
-            null: field
-                .is_nullable()
-                .then(|| exists(Some(value.is_null())))
-                .transpose()?,
-            any: x.nullable(outer)?.then(|| exists(None)).transpose()?,
-        })
-    }
-
-    /// FALSE where NOT IN is NULL:
-    ///
-    /// ```text
-    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
-    /// ```
-    fn not_in(self, membership: &InSubquery) -> Expr {
-        let none = |exists: Exists| {
-            let negated = true;
-            Expr::Exists(Exists { negated, ..exists })
-        };
-        let mut all = none(self.equal);
-        if let Some(null) = self.null {
-            all = all.and(none(null));
-        }
-        if let Some(any) = self.any {
-            let is_known = membership.expr.as_ref().clone().is_not_null();
-            all = all.and(is_known.or(none(any)));
-        }
-        all
-    }
-
-    /// ```text
-    ///   CASE WHEN EXISTS (… = x) THEN TRUE
-    ///        WHEN EXISTS (… IS NULL) OR x IS NULL AND EXISTS (…) THEN NULL
-    ///        ELSE FALSE END
-    /// ```
-    fn three_values(self, membership: &InSubquery) -> Result<Expr> {
-        let is_null = membership.expr.as_ref().clone().is_null();
-        let any = self.any.map(|any| is_null.and(Expr::Exists(any)));
-        let unknown = self.null.map(Expr::Exists).into_iter().chain(any);
-        three_valued(
-            Expr::Exists(self.equal),
-            unknown.collect(),
-            membership.negated,
-        )
-    }
-}
-
-/// IN, or NOT IN: whether a row is equal, and where that is unknown if none is.
-fn three_valued(equal: Expr, unknown: Vec<Expr>, negated: bool) -> Result<Expr> {
-    let mut case = when(equal, lit(!negated));
-    if let Some(unknown) = disjunction(unknown) {
-        case = case.when(unknown, lit(ScalarValue::Boolean(None)));
-    }
-    case.otherwise(lit(negated))
-}
-
-/// `x = value`, with a constant on the right, where the optimizer puts it: DataFusion 55 takes `'a' = x AND x = 'a'`
-/// for FALSE where it infers one of them.
-fn equality(x: &Expr, value: &Expr, outer: &DFSchema) -> Result<Expr> {
-    let (x, is_constant) = (to_outer(x.clone(), outer)?, x.column_refs().is_empty());
-    let value = value.clone();
-    Ok(if is_constant {
-        value.eq(x)
-    } else {
-        x.eq(value)
-    })
-}
-
-/// The parts of `x IN (SELECT value FROM rows)`.
-struct Members<'a> {
-    x: &'a Expr,
-    rows: Rows<'a>,
-    value: Expr,
-}
-
-impl<'a> Members<'a> {
-    fn of(membership: &'a InSubquery) -> Match<Self> {
-        let x = membership.expr.as_ref();
-        check_joins(x)?;
-        let rows = Rows::of(&membership.subquery)?;
-        let Some(value) = rows.value.clone() else {
-            return reject("its subquery has not one column");
-        };
-        check_joins(&value)?;
-        Ok(Self { x, rows, value })
-    }
-}
-
-/// The rows of a subquery, without what does not matter to whether there is one.
-struct Rows<'a> {
-    subquery: &'a Subquery,
-    input: LogicalPlan,
-    /// The only column, over `input`.
-    value: Option<Expr>,
-}
-
-impl<'a> Rows<'a> {
-    /// The rows of `EXISTS (…)`. A LIMIT above 0 leaves at least one if there are any.
-    fn of_exists(subquery: &'a Subquery) -> Match<Self> {
-        let mut plan = subquery.subquery.as_ref();
-        while let LogicalPlan::Limit(limit) = plan
-            && let (SkipType::Literal(0), FetchType::Literal(fetch)) =
-                (limit.get_skip_type()?, limit.get_fetch_type()?)
-            && fetch != Some(0)
-        {
-            plan = &limit.input;
-        }
-        Self::of_plan(subquery, plan)
-    }
-
-    fn of(subquery: &'a Subquery) -> Match<Self> {
-        Self::of_plan(subquery, subquery.subquery.as_ref())
-    }
-
-    fn of_plan(subquery: &'a Subquery, mut plan: &'a LogicalPlan) -> Match<Self> {
-        loop {
-            plan = match plan {
-                LogicalPlan::Distinct(Distinct::All(input)) => input,
-                LogicalPlan::Sort(sort) if sort.fetch.is_none() => &sort.input,
-                _ => break,
-            };
-        }
-        let LogicalPlan::Projection(projection) = plan else {
-            return reject(format!("its subquery ends in {}", clause(plan)));
-        };
-        let value = match projection.expr.as_slice() {
-            [value] => Some(value.clone().unalias()),
-            _ => None,
-        };
-        let rows = Self {
-            subquery,
-            input: projection.input.as_ref().clone(),
-            value,
-        };
-        rows.without_groups()
-    }
-
-    /// The rows below DISTINCT, and below a GROUP BY without aggregates, which is the same, with its HAVING.
-    fn without_groups(mut self) -> Match<Self> {
-        let mut having = vec![];
-        let mut plan = &self.input;
-        let aggregate = loop {
-            plan = match plan {
-                LogicalPlan::Filter(filter) => {
-                    having.push(filter.predicate.clone());
-                    &filter.input
-                }
-                LogicalPlan::Distinct(Distinct::All(input)) if having.is_empty() => {
-                    self.input = input.as_ref().clone();
-                    return Ok(self);
-                }
-                LogicalPlan::Aggregate(aggregate) => break aggregate,
-                _ => return Ok(self),
-            };
-        };
-        let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_)) || e.is_volatile();
-        let groups = &aggregate.group_expr;
-        if groups.is_empty() || !aggregate.aggr_expr.is_empty() || groups.iter().any(is_set) {
-            return Ok(self);
-        }
-        let names = aggregate.schema.columns();
-        let below = |expr: Expr| replaced(expr, &names, groups, aggregate.input.schema());
-        let value = self.value.take().map(below).transpose()?;
-        let having = having.into_iter().map(below);
-        let having: Vec<Expr> = having.collect::<Result<_>>()?;
-        let mut input = aggregate.input.as_ref().clone();
-        if let Some(condition) = conjunction(having) {
-            input = filtered(input, condition)?;
-        }
-        self.input = input;
-        self.value = value;
-        Ok(self)
-    }
-
-    /// The subquery that counts the rows where `value` is not NULL, or all, that meet a further condition. Rejects what
-    /// would not become a range join.
-    fn count(
-        &self,
-        value: Option<&Expr>,
-        condition: Option<Expr>,
-        outer: &DFSchema,
-        config: &dyn OptimizerConfig,
-    ) -> Match<Expr> {
-        let mut input = Arc::new(self.input.clone());
-        let mut outer_columns = self.subquery.outer_ref_columns.clone();
-        if let Some(condition) = condition {
-            add_outer_columns(&mut outer_columns, &condition)?;
-            input = Arc::new(filtered(Arc::unwrap_or_clone(input), condition)?);
-        }
-        let counted = value.cloned().unwrap_or_else(|| lit(COUNT_STAR_EXPANSION));
-        let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;
-        let counts = LogicalPlan::Aggregate(aggregate);
-        CorrelatedAggregate::try_match(&counts, outer, &[], config)?;
-        Ok(scalar_subquery(counts, outer_columns))
-    }
-
-    /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if
-    /// there is no threshold.
-    fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
-        let mut plan = &self.input;
-        while let LogicalPlan::Filter(filter) = plan {
-            for conjunct in conjuncts([filter.predicate.clone()]) {
-                let Some(mut range) = compared_with(&conjunct, Expr::contains_outer) else {
-                    continue;
-                };
-                if range.0.contains_outer() || check_repeats(&range.0).is_err() {
-                    continue;
-                }
-                if convert_bound(&mut range, outer, self.input.schema()).is_err() {
-                    continue;
-                }
-                let (key, ..) = range;
-                // A float would be sorted by two keys, for the sign of a zero that does not matter here.
-                if !key
-                    .get_type(self.input.schema())
-                    .is_ok_and(|t| !t.is_floating())
-                {
-                    continue;
-                }
-                let input = Arc::new(self.input.clone());
-                let Ok(aggregate) = Aggregate::try_new(input, vec![], vec![min(key)]) else {
-                    continue;
-                };
-                let least = LogicalPlan::Aggregate(aggregate);
-                let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
-                if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
-                    let outer_columns = self.subquery.outer_ref_columns.clone();
-                    return Some(scalar_subquery(least, outer_columns));
-                }
-            }
-            plan = &filter.input;
-        }
-        None
     }
 }

@@ -17,7 +17,7 @@ use crate::outputs::Outputs;
 const RANGES_AT_ONCE: usize = 512;
 
 /// A part of a range, by the key and the position of its minimum: `(key, position, left, right)`.
-type Part<K> = (K, i64, i64, i64);
+type RangePart<K> = (K, i64, i64, i64);
 
 /// Answers ranges by their left and right ends.
 type Answer<'a, K> = dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError> + 'a;
@@ -25,7 +25,7 @@ type Answer<'a, K> = dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError> +
 /// A range whose smallest values are listed.
 struct Search<K> {
     /// The parts that have not been split, the one with the smallest value first.
-    parts: BinaryHeap<Reverse<Part<K>>>,
+    parts: BinaryHeap<Reverse<RangePart<K>>>,
     found: Vec<i64>,
     /// The number of values to be found.
     count: usize,

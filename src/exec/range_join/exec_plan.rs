@@ -1,0 +1,341 @@
+//! `RangeJoinExec` as an operator of a plan: what EXPLAIN shows of it, its properties, what rules may do with it, and
+//! its execution.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase,
+    FilterPushdownPropagation,
+};
+use datafusion::physical_plan::joins::utils::JoinFilter;
+use datafusion::physical_plan::limit::LocalLimitExec;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::projection::{ProjectionExec, try_embed_projection};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, PlanProperties,
+};
+
+use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
+use crate::exec::common::filter_pushdown::filters_of_columns;
+use crate::exec::common::plan_methods::with_new_children;
+use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
+use crate::exec::range_join::mode::JoinMode;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
+use crate::exec::range_join::probe::stream::join_stream;
+use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_properties::keeps_order;
+use crate::logical_plan::range_join::Unmatched;
+
+/// The parts of a label, `type=Left` and so on, which are separated by commas outside brackets and strings.
+fn parts(label: &str) -> Vec<&str> {
+    let (mut depth, mut is_quoted, mut begin) = (0_i32, false, 0);
+    let mut parts = vec![];
+    for (index, c) in label.char_indices() {
+        match c {
+            '\'' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(label[begin..index].trim());
+                begin = index + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(label[begin..].trim());
+    parts
+}
+
+impl DisplayAs for RangeJoinExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { label, engine, .. } = self;
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "RangeJoinExec: {label}")?;
+                if let Some(mode) = self.mode.label() {
+                    write!(f, ", {mode}")?;
+                }
+                if let Some(rows) = self.fetch {
+                    write!(f, ", fetch={rows}")?;
+                }
+                write!(f, ", engine={engine}")
+            }
+            DisplayFormatType::TreeRender => {
+                for part in parts(label) {
+                    writeln!(f, "{}", tree_text(part))?;
+                }
+                if let Some(mode) = self.mode.label() {
+                    writeln!(f, "{mode}")?;
+                }
+                if let Some(rows) = self.fetch {
+                    writeln!(f, "fetch={rows}")?;
+                }
+                writeln!(f, "engine={engine}")
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for RangeJoinExec {
+    fn name(&self) -> &'static str {
+        "RangeJoinExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.probe, &self.build]
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        use Distribution::{SinglePartition, UnspecifiedDistribution};
+        match self.mode {
+            _ if self.needs_one_task() => {
+                InputDistributionRequirements::new(vec![SinglePartition, SinglePartition])
+            }
+            JoinMode::Shared => InputDistributionRequirements::new(vec![
+                UnspecifiedDistribution,
+                UnspecifiedDistribution,
+            ]),
+            JoinMode::Collected => {
+                InputDistributionRequirements::new(vec![UnspecifiedDistribution, SinglePartition])
+            }
+            JoinMode::Partitioned => {
+                let (probe, build) = self.spec.on.iter().cloned().unzip();
+                InputDistributionRequirements::co_partitioned(vec![
+                    Distribution::KeyPartitioned(probe),
+                    Distribution::KeyPartitioned(build),
+                ])
+            }
+        }
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![true, self.mode == JoinMode::Partitioned]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        let keeps_order = |join: &Arc<RowJoin>| keeps_order(self.probe.as_ref(), join);
+        vec![self.returned_rows().is_none_or(keeps_order), false]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        match self.spec.unmatched {
+            _ if self.returned_rows().is_some() => CardinalityEffect::Unknown,
+            Unmatched::Keep => CardinalityEffect::Equal,
+            Unmatched::Drop | Unmatched::Only => CardinalityEffect::LowerEqual,
+        }
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        _phase: FilterPushdownPhase,
+        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        let columns = self.columns_for_filters();
+        let probe = if columns.is_empty() || self.fetch.is_some() {
+            ChildFilterDescription::all_unsupported(&parent_filters)
+        } else {
+            filters_of_columns(&parent_filters, columns, self, &self.probe)?
+        };
+        let build = ChildFilterDescription::all_unsupported(&parent_filters);
+        Ok(FilterDescription::new().with_child(probe).with_child(build))
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        _phase: FilterPushdownPhase,
+        child_pushdown_result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        Ok(FilterPushdownPropagation::if_any(child_pushdown_result))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.fetch
+    }
+
+    /// Where each probe row is returned once, the probe side gets the limit. A limit that is pushed through an operator
+    /// goes to all its inputs, so `supports_limit_pushdown` is false. One on matched probe rows stays above the join.
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let (mut probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let mut fetch = limit;
+        if self.returned_rows().is_none() {
+            let limit = limit.filter(|_| self.returns_each_probe_row())?;
+            probe = Arc::new(LocalLimitExec::new(probe, limit));
+            fetch = None;
+        }
+        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
+        Some(Arc::new(Self {
+            fetch,
+            ..remade.ok()?
+        }))
+    }
+
+    /// Tells the limit that [`Self::with_fetch`] has given to the probe side whether its order matters.
+    fn with_preserve_order(&self, preserve_order: bool) -> Option<Arc<dyn ExecutionPlan>> {
+        let limit = self.probe.downcast_ref::<LocalLimitExec>()?;
+        let mut ordered = LocalLimitExec::new(Arc::clone(limit.input()), limit.fetch());
+        let order = limit.input().output_ordering().cloned();
+        ordered.set_required_ordering(order.filter(|_| preserve_order));
+        let (probe, build) = (Arc::new(ordered), Arc::clone(&self.build));
+        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
+        Some(Arc::new(remade.ok()?))
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExec,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        match self.returned_rows() {
+            Some(_) => try_embed_projection(projection, self),
+            None => Ok(None),
+        }
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let mut next = TreeNodeRecursion::Continue;
+        let residual = self.row_join.as_ref().and_then(|join| join.residual());
+        let residual = residual.map(JoinFilter::expression);
+        for expression in self.spec.expressions().chain(residual) {
+            next = next.visit_sibling(|| f(expression))?;
+        }
+        Ok(next)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [probe, build] = inputs_of("RangeJoinExec", children)?;
+        let row_join = self.row_join.clone();
+        match options.children_properties {
+            ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
+                probe,
+                build,
+                spec: Arc::clone(&self.spec),
+                row_join,
+                label: self.label.clone(),
+                engine: self.engine.clone(),
+                mode: self.mode,
+                is_undivided: self.is_undivided,
+                fetch: self.fetch,
+                properties: Arc::clone(&self.properties),
+                metrics: ExecutionPlanMetricsSet::new(),
+                prepared: Arc::new(self.prepared.renewed()),
+            })),
+            ChildrenPropertiesMode::Recompute => {
+                let remade = self.remade(probe, build, row_join, self.mode)?;
+                Ok(Arc::new(remade))
+            }
+        }
+    }
+
+    with_new_children!();
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let partitions = self.properties.partitioning.partition_count();
+        let is_bounded = !self.probe.boundedness().is_unbounded();
+        let mut columns = self.build_columns();
+        columns.may_divide = self.may_divide()?;
+        let input = BuildInput {
+            plan: Arc::clone(&self.build),
+            columns,
+            metrics: BuildMetrics::new(&self.metrics),
+            engine: self.engine.clone(),
+            context: Arc::clone(&context),
+            is_probe_bounded: is_bounded,
+            row_join: self.row_join.clone(),
+        };
+        let build = match self.mode {
+            JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {
+                input,
+                run: self.prepared.run(&context, partition, partitions),
+                probe_partitions: partitions,
+            },
+            JoinMode::Partitioned => {
+                let builds = self.build.output_partitioning().partition_count();
+                if builds != partitions {
+                    return internal_err!(
+                        "a partitioned RangeJoinExec has {partitions} partitions of the probe side and {builds} of the build side"
+                    );
+                }
+                ProbeBuild::Partition {
+                    input,
+                    partition,
+                    partitions,
+                }
+            }
+        };
+        let probe_partition = ProbePartition {
+            schema: self.schema(),
+            spec: Arc::clone(&self.spec),
+            metrics: Arc::new(ProbeMetrics::new(partition, &self.metrics)),
+            pool: Arc::clone(context.memory_pool()),
+            row_join: self.row_join.clone(),
+            partitions: build.probe_partitions(),
+            is_bounded,
+            batch_size: context.session_config().batch_size(),
+            fetch: self.fetch,
+        };
+        let input = self.probe.execute(partition, context)?;
+        Ok(join_stream(probe_partition, input, build))
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition), ChildStats::Skip]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input_stats: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        if self.returned_rows().is_some() {
+            return Ok(Arc::new(Statistics::new_unknown(&self.schema())));
+        }
+        let Some(probe) = input_stats.first() else {
+            return internal_err!("RangeJoinExec has no statistics of its inputs");
+        };
+        let mut statistics = match self.spec.unmatched {
+            Unmatched::Keep => Statistics::clone(probe),
+            Unmatched::Drop | Unmatched::Only => Statistics::clone(probe).to_inexact(),
+        };
+        statistics.total_byte_size = Precision::Absent;
+        let aggregates = self.spec.aggregates.iter();
+        let unknown = aggregates.map(|_| ColumnStatistics::new_unknown());
+        statistics.column_statistics.extend(unknown);
+        Ok(Arc::new(statistics))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

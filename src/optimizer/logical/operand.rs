@@ -1,0 +1,93 @@
+//! Logical expressions as operands of comparisons, which [`condition`](crate::optimizer::condition) recognises.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit};
+
+use crate::expr::key_bound::KeyBoundUdf;
+use crate::optimizer::condition::{Operand, OperandCast};
+
+impl Operand for Expr {
+    type Schema = DFSchema;
+
+    fn as_cast(&self, schema: &DFSchema) -> Result<Option<OperandCast<Self>>> {
+        let Expr::Cast(Cast { expr, field }) = self else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: expr.as_ref().clone(),
+            from: expr.get_type(schema)?,
+            to: field.data_type().clone(),
+        }))
+    }
+
+    fn data_type(&self, schema: &DFSchema) -> Result<DataType> {
+        self.get_type(schema)
+    }
+
+    fn may_be_null(&self, schema: &DFSchema) -> Result<bool> {
+        self.nullable(schema)
+    }
+
+    fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
+        match self {
+            Self::BinaryExpr(BinaryExpr { left, op, right }) => Some((left, *op, right)),
+            _ => None,
+        }
+    }
+
+    fn as_null_check(&self) -> Option<&Self> {
+        match self {
+            Self::IsNull(operand) => Some(operand),
+            _ => None,
+        }
+    }
+
+    fn as_constant(&self) -> Option<&ScalarValue> {
+        match self {
+            Self::Literal(value, _) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn cast_operand(&self) -> Option<(&Self, &DataType)> {
+        match self {
+            Self::Cast(Cast { expr, field }) => Some((expr, field.data_type())),
+            _ => None,
+        }
+    }
+
+    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])> {
+        match self {
+            Self::ScalarFunction(call) => Some((&call.func, &call.args)),
+            _ => None,
+        }
+    }
+
+    fn is_column(&self) -> bool {
+        matches!(self, Self::Column(_))
+    }
+
+    fn converted(
+        self,
+        conversion: KeyBoundUdf,
+        is_open: Option<Self>,
+        _schema: &DFSchema,
+    ) -> Result<Self> {
+        let offset = conversion.shown_offset().map(lit);
+        let shown = is_open.map(Self::is_null).or(offset);
+        let args = [self].into_iter().chain(shown).collect();
+        Ok(ScalarUDF::from(conversion).call(args))
+    }
+
+    fn constant(value: ScalarValue) -> Self {
+        lit(value)
+    }
+
+    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {
+        Ok(function.call(arguments))
+    }
+}

@@ -1,0 +1,162 @@
+//! Which side of a join is searched, and so sorted: the other one is the probe side.
+
+use std::sync::Arc;
+
+use datafusion::common::{JoinSide, JoinType, Result};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::common::options::RangeJoinChoice;
+use crate::exec::common::statistics::expected_rows;
+use crate::optimizer::cost::decision::why_row_join_stays;
+use crate::optimizer::cost::equal_rows::Sides;
+use crate::optimizer::cost::range_rows::rows_in_range;
+use crate::optimizer::physical::filtered_join::Join;
+use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::no_range::why_no_range;
+use crate::optimizer::rejection::{Match, reject};
+use crate::sorted::groups::Groups;
+
+/// The join with one of its sides as the one that is searched: the better one, if either can be.
+pub(super) fn choose_side<'a>(join: &'a Join<'a>, choice: RangeJoinChoice) -> Match<Oriented<'a>> {
+    let with_probe = |side| {
+        let oriented = Oriented::with_probe_side(join, side)?;
+        oriented.check(choice)?;
+        Ok(oriented)
+    };
+    match (with_probe(JoinSide::Left), with_probe(JoinSide::Right)) {
+        (Ok(left), Ok(right)) => Ok(if right.is_better_than(&left) {
+            right
+        } else {
+            left
+        }),
+        (Ok(only), Err(_)) | (Err(_), Ok(only)) => Ok(only),
+        (Err(reason), Err(_)) => Err(reason),
+    }
+}
+
+/// A join with a choice of the probe side. Left is the probe side.
+pub(super) struct Oriented<'a> {
+    pub(super) join: &'a Join<'a>,
+    pub(super) probe: &'a Arc<dyn ExecutionPlan>,
+    pub(super) build: &'a Arc<dyn ExecutionPlan>,
+    pub(super) on: Vec<(PhysicalExprRef, PhysicalExprRef)>,
+    pub(super) condition: RangeCondition,
+    pub(super) join_type: JoinType,
+    /// Whether the probe side is on the right of the join that is replaced.
+    pub(super) is_flipped: bool,
+}
+
+impl<'a> Oriented<'a> {
+    fn with_probe_side(join: &'a Join<'a>, probe_side: JoinSide) -> Match<Self> {
+        let (left, right, on) = (join.left, join.right, join.on);
+        let is_flipped = probe_side == JoinSide::Right;
+        let (probe, build, on, filter, join_type) = if is_flipped {
+            let flipped = on.iter().map(|(l, r)| (Arc::clone(r), Arc::clone(l)));
+            let (filter, join_type) = (join.filter.swap(), join.join_type.swap());
+            (right, left, flipped.collect(), filter, join_type)
+        } else {
+            let (filter, join_type) = (join.filter.as_ref().clone(), join.join_type);
+            (left, right, on.to_vec(), filter, join_type)
+        };
+        let (probe_schema, build_schema) = (probe.schema(), build.schema());
+        let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
+            return reject(why_no_range(&filter, probe, build));
+        };
+        if let Some(reason) = condition.residual_rejection() {
+            return reject(reason);
+        }
+        for (ours, theirs) in &on {
+            let (a, b) = (
+                ours.data_type(&probe_schema)?,
+                theirs.data_type(&build_schema)?,
+            );
+            if a != b || !Groups::supports(&a) {
+                return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        if build.boundedness().is_unbounded() {
+            return reject("the side that would be sorted has no end");
+        }
+        Ok(Self {
+            join,
+            probe,
+            build,
+            on,
+            condition,
+            join_type,
+            is_flipped,
+        })
+    }
+
+    /// Rejects joins that DataFusion is expected to execute faster.
+    fn check(&self, choice: RangeJoinChoice) -> Match<()> {
+        if choice == RangeJoinChoice::Always {
+            return Ok(());
+        }
+        let returns_pairs = !matches!(
+            self.join_type,
+            JoinType::LeftSemi
+                | JoinType::RightSemi
+                | JoinType::LeftAnti
+                | JoinType::RightAnti
+                | JoinType::LeftMark
+                | JoinType::RightMark
+        );
+        let sides = Sides {
+            on: &self.on,
+            probe: self.probe,
+            build: self.build,
+        };
+        let is_bounded_twice = self.condition.is_bounded_twice();
+        let filtered = self.filtered_rows()?;
+        match why_row_join_stays(&sides, is_bounded_twice, returns_pairs, filtered)? {
+            Some(reason) => reject(reason),
+            None => Ok(()),
+        }
+    }
+
+    /// The further condition on pairs that no index answers.
+    pub(super) fn filter(&self) -> Option<&JoinFilter> {
+        match &self.condition.threshold {
+            Some(threshold) => threshold.rest.as_ref(),
+            None => self.condition.residual.as_ref(),
+        }
+    }
+
+    /// About how many rows of each range are compared by a further condition, if there is one and something tells.
+    pub(super) fn filtered_rows(&self) -> Result<Option<f64>> {
+        if self.filter().is_none() || self.condition.threshold.is_some() {
+            return Ok(None);
+        }
+        let sides = Sides {
+            on: &self.on,
+            probe: self.probe,
+            build: self.build,
+        };
+        rows_in_range(&sides, &self.condition.key, &self.condition.bounds)
+    }
+
+    /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the
+    /// pairs, then if it streams the rows that it keeps, then by the size of what is sorted.
+    fn is_better_than(&self, other: &Self) -> bool {
+        let streams = |this: &Self| {
+            use JoinType::{Full, Right, RightAnti, RightMark, RightSemi};
+            !matches!(
+                this.join_type,
+                Right | Full | RightAnti | RightMark | RightSemi
+            )
+        };
+        let rank = |this: &Self| {
+            let condition = &this.condition;
+            (
+                condition.is_closed(),
+                condition.is_bounded_twice(),
+                streams(this),
+            )
+        };
+        let rows = |this: &Self| expected_rows(this.build).unwrap_or(usize::MAX);
+        rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
+    }
+}
