@@ -56,8 +56,19 @@ fn read(
         return Err(PyTypeError::new_err(format!(
             "{name}: {kind} is no table: it has neither __arrow_c_stream__ nor __arrow_c_array__. Pass a pandas or \
              polars DataFrame, a pyarrow Table or RecordBatch, a DuckDB relation, or another Arrow table; call \
-             collect() on a LazyFrame"
+             collect() on a LazyFrame, to_table() on a pyarrow Dataset"
         )));
+    }
+    // polars exports its Python objects as numbers: where they are in memory.
+    if kind.to_cow()?.starts_with("polars.")
+        && data
+            .getattr("dtypes")
+            .is_ok_and(|types| types.str().is_ok_and(|t| t.to_string().contains("Object")))
+    {
+        let text = format!(
+            "{name}: a column of the polars type Object holds Python objects, which SQL cannot read"
+        );
+        return Err(PyTypeError::new_err(text));
     }
     let reader = data
         .extract::<AnyRecordBatch>()
