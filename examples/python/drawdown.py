@@ -47,8 +47,8 @@ def loop():
 assert (timed("NumPy: day of recovery, for 1,000 of the days", loop) == recovered[some]).all()
 
 # %%
-# The deepest drawdown of those that a picture of four years has room for.
-soon = (recovered > day) & (recovered - day < 2 * WINDOW)
+# The deepest drawdown in the first eighty years of those that a picture of four has room for.
+soon = (day < 80 * WINDOW) & (recovered > day) & (recovered - day < 2 * WINDOW)
 worst = np.where(soon, close / high, 1).argmin()
 back = recovered[worst]
 begin = max(worst - WINDOW, 0)
@@ -58,7 +58,7 @@ top.plot(day[shown], close[shown], lw=1, label="close")
 top.plot(day[shown], high[shown], lw=1, label=f"high of {WINDOW} days")
 top.axvspan(worst, back, color="tab:red", alpha=0.1)
 top.plot([worst, back], [high[worst]] * 2, "--", lw=1, color="tab:red")
-top.text((worst + back) / 2, high[worst], f"{back - worst} days to recover", ha="center", va="bottom")
+top.text((worst + back) / 2, high[worst] * 1.01, f"{back - worst} days to recover", ha="center", va="bottom")
 top.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 bottom.fill_between(day[shown], 100 * (close[shown] / high[shown] - 1), color="tab:red", alpha=0.4)
 bottom.set(xlabel="day", ylabel="drawdown, %")
