@@ -139,23 +139,48 @@ class Connection:
         return self._session
 
     def cursor(self) -> "Cursor":
-        """A new cursor."""
+        """A new cursor.
+
+        >>> with connect() as connection, connection.cursor() as cursor:
+        ...     cursor.execute("SELECT 1 AS one").fetchall()
+        [(1,)]
+        """
         self.session  # Checks that it is open.
         return Cursor(self)
 
     def commit(self) -> None:
-        """Keeps the changes since the last call, which are final anyway."""
+        """Keeps the changes since the last call, which are final anyway.
+
+        >>> with connect() as connection:
+        ...     created = connection.cursor().execute("CREATE TABLE t AS SELECT 1 AS v")
+        ...     connection.commit()
+        """
         self.session  # Checks that it is open.
         self._changed = False
 
     def rollback(self) -> None:
-        """Does nothing where nothing was changed since the last `commit`, as pools of connections need it; else an error."""
+        """Does nothing where nothing was changed since the last `commit`, as pools of connections need it; else an error.
+
+        >>> connection = connect()
+        >>> connection.rollback()
+        >>> created = connection.cursor().execute("CREATE TABLE t AS SELECT 1 AS v")
+        >>> connection.rollback()
+        Traceback (most recent call last):
+        datafusion_rmq.NotSupportedError: there are no transactions, so what was changed cannot be rolled back
+        """
         self.session  # Checks that it is open.
         if self._changed:
             raise NotSupportedError("there are no transactions, so what was changed cannot be rolled back")
 
     def close(self) -> None:
-        """Drops the session's tables and indexes."""
+        """Drops the session's tables and indexes.
+
+        >>> connection = connect()
+        >>> connection.close()
+        >>> connection.cursor()
+        Traceback (most recent call last):
+        datafusion_rmq.dbapi.InterfaceError: this connection is closed
+        """
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -180,7 +205,12 @@ class Cursor:
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
-        """Name and Arrow type of each column, and five times None, as PEP 249 has it; None for no query."""
+        """Name and Arrow type of each column, and five times None, as PEP 249 has it; None for no query.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT 1 AS one").description
+        [('one', 'Int64', None, None, None, None, None)]
+        """
         if self._result is None or not self._result.columns or self._result._query.changes:
             return None
         return [(name, kind, *[None] * 5) for name, kind in zip(self._result.columns, self._result.types)]

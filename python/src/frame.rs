@@ -59,12 +59,7 @@ fn read(
              collect() on a LazyFrame, to_table() on a pyarrow Dataset"
         )));
     }
-    // polars exports its Python objects as numbers: where they are in memory.
-    if kind.to_cow()?.starts_with("polars.")
-        && data
-            .getattr("dtypes")
-            .is_ok_and(|types| types.str().is_ok_and(|t| t.to_string().contains("Object")))
-    {
+    if kind.to_cow()?.starts_with("polars.") && has_objects(data)? {
         let text = format!(
             "{name}: a column of the polars type Object holds Python objects, which SQL cannot read"
         );
@@ -96,4 +91,17 @@ fn read(
         OperationalError::new_err(format!("{name}: {kind} failed while it was read: {error}"))
     })?;
     Ok((schema, batches))
+}
+
+/// Whether a frame of polars has a column of Python objects, of which it would export the addresses as values.
+fn has_objects(frame: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Ok(types) = frame.getattr(intern!(frame.py(), "dtypes")) else {
+        return Ok(false);
+    };
+    for kind in types.try_iter()? {
+        if kind?.get_type().name()? == "Object" {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -164,7 +164,7 @@ def test_types_that_python_lacks(name):
 def test_types_of_polars():
     frame = pl.DataFrame(
         {
-            "enum": pl.Series(["u", None, "v"], dtype=pl.Enum(["v", "u"])),
+            "enum": pl.Series(["u", None, "Object"], dtype=pl.Enum(["Object", "u"])),
             "categorical": pl.Series(["u", None, "v"], dtype=pl.Categorical),
             "decimal": pl.Series(["1.50", None, "-2.25"]).cast(pl.Decimal(10, 2)),
             "array": pl.Series([[1, 2], None, [3, 4]], dtype=pl.Array(pl.Int8, 2)),
