@@ -150,7 +150,8 @@ impl Shared {
                 _ => Ok(frame),
             }
         };
-        let frame = self.with_frames(&others, run).await?;
+        // On the heap: it is large.
+        let frame = self.with_frames(&others, Box::pin(run)).await?;
         Ok(Planned { frame, changes })
     }
 
