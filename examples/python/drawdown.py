@@ -47,17 +47,19 @@ def loop():
 assert (timed("NumPy: day of recovery, for 1,000 of the days", loop) == recovered[some]).all()
 
 # %%
-shown = slice(0, 1000)
+# The deepest drawdown in the first eighty years of those that a picture of four has room for.
+soon = (day < 80 * WINDOW) & (recovered > day) & (recovered - day < 2 * WINDOW)
+worst = np.where(soon, close / high, 1).argmin()
+back = recovered[worst]
+begin = max(worst - WINDOW, 0)
+shown = slice(begin, begin + 4 * WINDOW)
 figure, (top, bottom) = plt.subplots(2, 1, sharex=True, height_ratios=[2, 1])
 top.plot(day[shown], close[shown], lw=1, label="close")
 top.plot(day[shown], high[shown], lw=1, label=f"high of {WINDOW} days")
-top.legend(frameon=False)
-below = close[shown] / high[shown] - 1
-bottom.fill_between(day[shown], 100 * below, color="tab:red", alpha=0.4)
+top.axvspan(worst, back, color="tab:red", alpha=0.1)
+top.plot([worst, back], [high[worst]] * 2, "--", lw=1, color="tab:red")
+top.text((worst + back) / 2, high[worst] * 1.01, f"{back - worst} days to recover", ha="center", va="bottom")
+top.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+bottom.fill_between(day[shown], 100 * (close[shown] / high[shown] - 1), color="tab:red", alpha=0.4)
 bottom.set(xlabel="day", ylabel="drawdown, %")
-worst = below.argmin()
-back = recovered[worst]
-if 0 <= back < 1000:
-    top.axvspan(worst, back, color="tab:red", alpha=0.1)
-    top.text(worst, high[worst], f" {back - worst} days to recover", va="bottom")
 save("drawdown")

@@ -58,5 +58,6 @@ plt.hlines(limit[shown], placed[shown], filled[shown], color="tab:blue", lw=1.5,
 plt.plot(filled[shown], limit[shown], "o", color="tab:green", ms=5)
 plt.xlabel("tick")
 plt.ylabel("price")
-plt.legend(frameon=False)
+# Beside the data, not over it.
+plt.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 save("first_fill")

@@ -29,7 +29,8 @@ phone, laptop = sessions("phone"), sessions("laptop")
 
 # %%
 pairs = timed("overlap_join", lambda: rmq.overlap_join(phone, laptop, by="user").to_polars())
-print(f"{len(pairs)} pairs")
+beside = pairs.group_by("phone").len("laptops")
+print(f"{len(pairs)} pairs: {len(beside)} of {SESSIONS} sessions on a phone have one on a laptop beside them, at most {beside['laptops'].max()}")
 
 # %%
 condition = (pl.col("user") == pl.col("user_right"), pl.col("start") < pl.col("end_right"), pl.col("start_right") < pl.col("end"))

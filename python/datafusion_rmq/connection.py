@@ -19,8 +19,9 @@ def connect(*, frames: bool = True, progress: bool = False, **options: Any) -> "
 
     Options are those of DataFusion and of this extension, by their last word or by their full name:
     `target_partitions=8`, `memory_limit="8G"`, `engine="cpu"`, `**{"datafusion.execution.batch_size": 1024}`. With
-    `frames=False`, statements do not see variables of the caller. With `progress=True`, queries of more than half a
-    second show a bar of the rows that were read, by tqdm or else rich.
+    `frames=False`, statements do not see variables of the caller. With `progress=True`, statements that take more than
+    half a second show a bar of the rows that their scans have read, by tqdm or else rich: queries, INSERT, UPDATE,
+    DELETE, COPY and CREATE TABLE AS.
 
     >>> con = connect(target_partitions=2, engine="cpu")
     >>> con.sql("SELECT 1 + 1 AS two").fetchall()
@@ -51,7 +52,8 @@ class Connection:
     def sql(self, text: str, params: Mapping[str, Any] | Sequence[Any] | None = None) -> Result:
         """Plans a statement. A query runs when its rows are first asked for; any other statement runs at once.
 
-        `params` are the values of `$name` (a dict) or of `$1`, `$2`, … (a sequence). A table that is not registered is
+        `params` are the values of `$name` (a dict), or of `?`, or `$1`, `$2`, … (a sequence). A list, a NumPy array or a
+        Series is an array of SQL, as in `array_has($ids, id)`. A table that is not registered is
         looked up among the caller's local and global variables, for this statement only and to be read: anything that exports an Arrow
         table, such as a pandas or polars DataFrame. It is read anew by each statement; `register` reads it once and
         keeps its indexes.
@@ -63,6 +65,8 @@ class Connection:
         [(10.2,), (10.6,)]
         >>> con.sql("SELECT range_min('prices.close', $1, $2) AS lowest", [0, 3]).fetchall()
         [(9.8,)]
+        >>> con.sql("SELECT close FROM prices WHERE array_has($wanted, close)", {"wanted": [10.6, 9.8]}).fetchall()
+        [(9.8,), (10.6,)]
         """
         return self._sql(text, params, sys._getframe(1))
 
@@ -103,14 +107,32 @@ class Connection:
         return self
 
     def deregister(self, name: str) -> "Connection":
-        """Removes a table, and with it the kept indexes of its columns. A KeyError says that there is none."""
+        """Removes a table, and with it the kept indexes of its columns. A KeyError says that there is none.
+
+        >>> import pyarrow as pa
+        >>> con = connect().register("prices", pa.table({"close": [5, 3, 8]}))
+        >>> con.deregister("prices").tables()
+        []
+        """
         self._session.deregister(_table_name(name))
         return self
 
     def read_parquet(self, name: str, path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]") -> "Connection":
         """Makes a table of local Parquet files: a path, a folder, a pattern such as `"q/*.parquet"`, or a list of them.
 
-        The files are read by each query, as far as it needs them.
+        The files are found and read by each query, as far as it needs them. Of a folder these are the files that end in
+        `.parquet`, also in folders inside it; beside one, other files must end so, too.
+
+        >>> import pathlib, tempfile
+        >>> import polars as pl
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> pl.DataFrame({"close": [5, 3]}).write_parquet(folder / "monday.parquet")
+        >>> con = connect().read_parquet("prices", folder)
+        >>> con.sql("SELECT min(close) AS lowest FROM prices").fetchall()
+        [(3,)]
+        >>> pl.DataFrame({"close": [1, 8]}).write_parquet(folder / "tuesday.parquet")
+        >>> con.sql("SELECT min(close) AS lowest FROM prices").fetchall()
+        [(1,)]
         """
         self._session.read_parquet(_table_name(name), _paths(path))
         return self
@@ -124,18 +146,40 @@ class Connection:
         delimiter: str = ",",
         infer_rows: int = 1000,
     ) -> "Connection":
-        """Makes a table of local CSV files, whose types are guessed from the first `infer_rows` rows."""
+        """Makes a table of local CSV files, whose types are guessed from the first `infer_rows` rows.
+
+        Of a folder these are the files that end in `.csv`; for paths see `read_parquet`.
+
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "prices.txt"
+        >>> written = file.write_text("sym;close\\nA;5\\nB;3\\n")
+        >>> connect().read_csv("prices", file, delimiter=";").sql("SELECT * FROM prices WHERE close < 4").fetchall()
+        [('B', 3)]
+        """
         if len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter={delimiter!r}: one ASCII character is needed")
         self._session.read_csv(_table_name(name), _paths(path), header, ord(delimiter), infer_rows)
         return self
 
     def tables(self) -> list[str]:
-        """The names of the registered tables and views, sorted."""
+        """The names of the registered tables and views, sorted.
+
+        >>> con = connect()
+        >>> made = con.sql("CREATE TABLE prices (close DOUBLE)")
+        >>> con.tables()
+        ['prices']
+        """
         return self._session.tables()
 
     def close(self) -> None:
-        """Drops the session's tables and indexes. Statements are errors from then on; closing twice is none."""
+        """Drops the session's tables and indexes. Statements are errors from then on; closing twice is none.
+
+        >>> con = connect()
+        >>> con.close()
+        >>> con.sql("SELECT 1")
+        Traceback (most recent call last):
+        ValueError: this connection is closed
+        """
         self._open = None
 
     def __enter__(self) -> "Connection":
@@ -184,6 +228,10 @@ def _paths(path: Any) -> list[str]:
     return [os.fspath(one) for one in paths]
 
 
+# What is read when it is asked for, and what asks.
+_DEFERRED = {"LazyFrame": "collect()", "Dataset": "to_table()", "Scanner": "to_table()"}
+
+
 def _variable(name: str, caller: FrameType) -> Any:
     """The table among the caller's variables that SQL calls `name`, in which unquoted names are in lower case."""
     for scope in (caller.f_locals, caller.f_globals):
@@ -193,6 +241,11 @@ def _variable(name: str, caller: FrameType) -> Any:
             raise ValueError(f"table {name}: variables {', '.join(tables)} differ only in case; quote one, as in FROM \"{tables[0]}\"")
         if tables:
             return scope[tables[0]]
+        for other in spelled:
+            kinds = [kind.__name__ for kind in type(scope[other]).__mro__ if kind.__name__ in _DEFERRED]
+            if kinds:
+                what = f"the variable {other} is a {kinds[0]}, which has no rows yet"
+                raise TypeError(f"table {name}: {what}; use {other}.{_DEFERRED[kinds[0]]}")
     return None
 
 

@@ -2,10 +2,10 @@
 
 >>> from datafusion_rmq import dbapi
 >>> with dbapi.connect() as connection, connection.cursor() as cursor:
-...     cursor.execute("SELECT $1 + value AS n FROM generate_series(1, 3)", [10]).fetchmany(2)
+...     cursor.execute("SELECT ? + value AS n FROM generate_series(1, 3)", [10]).fetchmany(2)
 [(11,), (12,)]
 
-Parameters are `$1`, `$2` and so on (a sequence), or `$name` (a dict). There are no transactions: `commit` does nothing, and
+Parameters are `?`, or `$1`, `$2` and so on (a sequence), or `$name` (a dict). There are no transactions: `commit` does nothing, and
 `rollback` after a change is an error.
 """
 
@@ -28,8 +28,8 @@ from datafusion_rmq.result import Result
 apilevel = "2.0"
 # Threads may share the module and connections.
 threadsafety = 2
-# `$1` and `$name`: PEP 249 has no name for either. `numeric` is the nearest.
-paramstyle = "numeric"
+# Also `$1` and `$name`, for which PEP 249 has no word.
+paramstyle = "qmark"
 
 
 class Warning(Exception):
@@ -97,7 +97,12 @@ def TimestampFromTicks(ticks: float) -> datetime.datetime:
 
 
 def connect(**options: Any) -> "Connection":
-    """Opens a session; options are those of `datafusion_rmq.connect`. Statements do not see variables of the caller."""
+    """Opens a session; options are those of `datafusion_rmq.connect`. Statements do not see variables of the caller.
+
+    >>> with connect(target_partitions=2) as connection:
+    ...     connection.cursor().execute("SELECT 1 AS one").fetchall()
+    [(1,)]
+    """
     return Connection(datafusion_rmq.connect(**({"frames": False} | options)))
 
 
@@ -121,29 +126,61 @@ class Connection:
 
     @property
     def session(self) -> datafusion_rmq.Connection:
-        """The connection of the package's other interface."""
+        """The connection of the package's other interface.
+
+        >>> import pyarrow as pa
+        >>> with connect() as connection:
+        ...     session = connection.session.register("t", pa.table({"v": [1, 2]}))
+        ...     connection.cursor().execute("SELECT sum(v) FROM t").fetchone()
+        (3,)
+        """
         if self._session is None:
             raise InterfaceError("this connection is closed")
         return self._session
 
     def cursor(self) -> "Cursor":
-        """A new cursor."""
+        """A new cursor.
+
+        >>> with connect() as connection, connection.cursor() as cursor:
+        ...     cursor.execute("SELECT 1 AS one").fetchall()
+        [(1,)]
+        """
         self.session  # Checks that it is open.
         return Cursor(self)
 
     def commit(self) -> None:
-        """Keeps the changes since the last call, which are final anyway."""
+        """Keeps the changes since the last call, which are final anyway.
+
+        >>> with connect() as connection:
+        ...     created = connection.cursor().execute("CREATE TABLE t AS SELECT 1 AS v")
+        ...     connection.commit()
+        """
         self.session  # Checks that it is open.
         self._changed = False
 
     def rollback(self) -> None:
-        """Does nothing where nothing was changed since the last `commit`, as pools of connections need it; else an error."""
+        """Does nothing where nothing was changed since the last `commit`, as pools of connections need it; else an error.
+
+        >>> connection = connect()
+        >>> connection.rollback()
+        >>> created = connection.cursor().execute("CREATE TABLE t AS SELECT 1 AS v")
+        >>> connection.rollback()
+        Traceback (most recent call last):
+        datafusion_rmq.NotSupportedError: there are no transactions, so what was changed cannot be rolled back
+        """
         self.session  # Checks that it is open.
         if self._changed:
             raise NotSupportedError("there are no transactions, so what was changed cannot be rolled back")
 
     def close(self) -> None:
-        """Drops the session's tables and indexes."""
+        """Drops the session's tables and indexes.
+
+        >>> connection = connect()
+        >>> connection.close()
+        >>> connection.cursor()
+        Traceback (most recent call last):
+        datafusion_rmq.dbapi.InterfaceError: this connection is closed
+        """
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -168,43 +205,83 @@ class Cursor:
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
-        """Name and Arrow type of each column, and five times None, as PEP 249 has it; None for no query."""
+        """Name and Arrow type of each column, and five times None, as PEP 249 has it; None for no query.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT 1 AS one").description
+        [('one', 'Int64', None, None, None, None, None)]
+        """
         if self._result is None or not self._result.columns or self._result._query.changes:
             return None
         return [(name, kind, *[None] * 5) for name, kind in zip(self._result.columns, self._result.types)]
 
     def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
-        """Runs a statement, and returns the cursor."""
+        """Runs a statement, and returns the cursor. Rows become Python values when they are fetched.
+
+        >>> with connect() as connection, connection.cursor() as cursor:
+        ...     cursor.execute("SELECT ? AS a, ? AS b", [1, "x"]).fetchall()
+        ...     cursor.execute("SELECT $a AS a", {"a": 1}).fetchall()
+        [(1, 'x')]
+        [(1,)]
+        """
         self._check()
         self._result, self.rowcount = None, -1
         result = self.connection.session._sql(operation, parameters or None, None)
-        rows, count = result.fetchall(), len(result)
+        rows, count = iter(result), len(result)
         if result._query.changes:
             self.connection._changed = True
             # Changes of rows have their number, changes of tables nothing.
-            rows, count = [], rows[0][0] if rows and rows[0] else -1
-        self._result, self._rows, self.rowcount = result, iter(rows), count
+            changed = next(rows, ())
+            rows, count = iter(()), changed[0] if changed else -1
+        self._result, self._rows, self.rowcount = result, rows, count
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
-        """Runs a statement once for each item."""
+        """Runs a statement once for each item.
+
+        >>> with connect() as connection, connection.cursor() as cursor:
+        ...     created = cursor.execute("CREATE TABLE t (v BIGINT)")
+        ...     cursor.executemany("INSERT INTO t VALUES (?)", [[1], [2]])
+        ...     cursor.rowcount
+        2
+        """
         counts = [self.execute(operation, parameters).rowcount for parameters in seq_of_parameters]
         self.rowcount = sum(counts) if counts and min(counts) >= 0 else -1
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The next row, or None."""
+        """The next row, or None.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT 1 AS one").fetchone()
+        (1,)
+        """
         return next(self._fetched(), None)
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """The next rows, `arraysize` of them unless a size is given."""
+        """The next rows, `arraysize` of them unless a size is given.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT value FROM generate_series(1, 3)").fetchmany(2)
+        [(1,), (2,)]
+        """
         return list(itertools.islice(self._fetched(), self.arraysize if size is None else size))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """The rows that are left."""
+        """The rows that are left.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT value FROM generate_series(1, 2)").fetchall()
+        [(1,), (2,)]
+        """
         return list(self._fetched())
 
     def fetch_arrow_table(self) -> Any:
-        """All rows of the result as a pyarrow Table."""
+        """All rows of the result as a pyarrow Table.
+
+        >>> with connect() as connection:
+        ...     connection.cursor().execute("SELECT 1 AS one").fetch_arrow_table().column_names
+        ['one']
+        """
         self._fetched()
         return self._result.to_arrow()  # type: ignore[union-attr] # It was checked.
 

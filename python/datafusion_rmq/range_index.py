@@ -20,10 +20,13 @@ class RangeIndex:
     `values` is a NumPy array, an Arrow array, a Series of polars or pandas, or anything else with the buffer protocol or
     an Arrow export: integers, floats, dates, times and durations. It is not copied, so it must not change afterwards,
     except that: integers of 8 and 16 bits and half floats become wider; several chunks become one; NumPy arrays that
-    are strided or in the other byte order are copied; and of values with NULL or NaN the index has its own copy.
+    are strided or in the other byte order are copied; and of values some of which are missing the index has its own
+    copy.
+
+    Missing are NULL, NaN, NaT, and what a mask of `numpy.ma` hides. Times with a zone are answered in UTC.
 
     Ranges are `left[i]` to `right[i]`, counted from 0, both included, and clipped to the array. Bounds are integers or
-    arrays of them. NULL and NaN are skipped, as by `numpy.nanmin`. Answers are NumPy arrays, or scalars where both bounds
+    arrays of them. Missing values are skipped, as by `numpy.nanmin`. Answers are NumPy arrays, or scalars where both bounds
     are.
 
     With `device="cuda"` an NVIDIA GPU has the index; without one that is an error. `threads` is the most threads that
@@ -47,13 +50,14 @@ class RangeIndex:
         np = _numpy()
         buffer: Any = values
         dtype: Any = None
+        missing: Any = None
         if isinstance(values, np.ndarray) or not _exports_arrow(values):
-            buffer, dtype = _buffer(np, values)
+            buffer, missing, dtype = _buffer(np, values)
         empty = isinstance(buffer, np.ndarray) and len(buffer) == 0
         if empty:
             # An empty buffer has no address. Of this one, every range is made empty.
-            buffer = np.zeros(1, buffer.dtype)
-        self._index = _native.RangeIndex(buffer, device, threads or os.cpu_count() or 1)
+            buffer, missing = np.zeros(1, buffer.dtype), None
+        self._index = _native.RangeIndex(buffer, missing, device, threads or os.cpu_count() or 1)
         self._length = 0 if empty else len(self._index)
         if dtype is None:
             dtype = _dtype_of(np, self._index.arrow_type, self._index.dtype)
@@ -64,12 +68,24 @@ class RangeIndex:
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """The NumPy type of the values."""
+        """The NumPy type of the values.
+
+        >>> RangeIndex([5, 3, 8]).dtype
+        dtype('int64')
+        """
         return self._dtype  # type: ignore[no-any-return] # NumPy is imported when needed.
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of what was built so far, besides the array itself. Minima and maxima are built when first needed."""
+        """Bytes of what was built so far, besides the array itself. Minima and maxima are built when first needed.
+
+        >>> index = RangeIndex([5, 3, 8])
+        >>> index.index_bytes
+        0
+        >>> lowest = index.min(0, 2)
+        >>> index.index_bytes > 0
+        True
+        """
         return self._index.index_bytes
 
     def min(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> Any:
@@ -87,15 +103,27 @@ class RangeIndex:
         return self._values(False, left, right, default)
 
     def max(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> Any:
-        """The largest value of each range. For a range without one see `min`."""
+        """The largest value of each range. For a range without one see `min`.
+
+        >>> RangeIndex([5, 3, 8]).max([0, 1], [1, 2])
+        array([5, 8])
+        """
         return self._values(True, left, right, default)
 
     def argmin(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> Any:
-        """The position of the smallest value of each range, the leftmost of several; -1 for a range without a value."""
+        """The position of the smallest value of each range, the leftmost of several; -1 for a range without a value.
+
+        >>> RangeIndex([5, 3, 8, 3]).argmin([0, 2, 7], [3, 3, 9])
+        array([ 1,  3, -1])
+        """
         return self._positions(False, left, right)
 
     def argmax(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> Any:
-        """The position of the largest value of each range, the leftmost of several; -1 for a range without a value."""
+        """The position of the largest value of each range, the leftmost of several; -1 for a range without a value.
+
+        >>> RangeIndex([5, 3, 8, 3]).argmax([0, 3], [1, 3])
+        array([0, 3])
+        """
         return self._positions(True, left, right)
 
     def first_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
@@ -109,15 +137,27 @@ class RangeIndex:
         return self._crossings(False, False, left, right, x)
 
     def last_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
-        """The last position of each range whose value is at most `x`, or -1."""
+        """The last position of each range whose value is at most `x`, or -1.
+
+        >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).last_at_most(0, [3, 4], 10.0)
+        array([2, 4])
+        """
         return self._crossings(False, True, left, right, x)
 
     def first_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
-        """The first position of each range whose value is at least `x`, or -1."""
+        """The first position of each range whose value is at least `x`, or -1.
+
+        >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).first_at_least([0, 1, 2], 4, 10.3)
+        array([ 1,  1, -1])
+        """
         return self._crossings(True, False, left, right, x)
 
     def last_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
-        """The last position of each range whose value is at least `x`, or -1."""
+        """The last position of each range whose value is at least `x`, or -1.
+
+        >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).last_at_least(0, 4, [10.0, 10.3])
+        array([3, 1])
+        """
         return self._crossings(True, True, left, right, x)
 
     def __repr__(self) -> str:
@@ -180,7 +220,15 @@ def _exports_arrow(values: Any) -> bool:
 
 
 def _buffer(np: Any, values: Any) -> Any:
-    """A contiguous array of the machine's numbers for what is no Arrow array, and the type that answers have."""
+    """A contiguous array of the machine's numbers for what is no Arrow array, which of them are missing, and the type that
+    answers have."""
+    missing = None
+    nullable = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
+    if isinstance(values, np.ma.MaskedArray):
+        missing, values = np.ma.getmaskarray(values), values.data
+    elif nullable is not None:
+        # An array of pandas that has values and a mask; as NumPy's, integers would become floats.
+        missing, values = np.asarray(values.isna()), values.to_numpy(nullable, na_value=0)
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"values has {array.ndim} dimensions where 1 is needed")
@@ -191,12 +239,12 @@ def _buffer(np: Any, values: Any) -> Any:
     dtype = array.dtype.newbyteorder("=")
     array = np.require(array, dtype, ["C", "A"])
     if dtype.kind in "mM":
-        if np.isnat(array).any():
-            raise ValueError("values has NaT, which the buffer cannot mark as missing; pass a pandas, polars or Arrow column")
+        none = np.isnat(array)
+        missing = none if missing is None else missing | none
         array = array.view(np.int64)
     elif dtype == np.float16:
         array = array.astype(np.float32)
-    return array, dtype
+    return array, np.ascontiguousarray(missing) if missing is not None and missing.any() else None, dtype
 
 
 def _dtype_of(np: Any, arrow_type: str, indexed: str) -> Any:

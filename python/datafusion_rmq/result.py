@@ -2,6 +2,7 @@
 
 import html
 import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq._native import Query
@@ -11,14 +12,17 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["Result"]
+__all__ = ["Result", "Stream"]
 
 # Rows that a terminal and a notebook show.
 SHOWN = 20
 
+# Rows that become Python values at a time where they are read one after the other.
+STEP = 1000
+
 
 class Result:
-    """The result of a statement, and an Arrow C stream: polars, pyarrow, pandas and DuckDB read it without a copy.
+    """The result of a statement, and an Arrow C stream, which polars, pyarrow, pandas and DuckDB read.
 
     A query runs when its rows are first asked for, and keeps them. `stream()` does not keep them.
 
@@ -42,20 +46,57 @@ class Result:
 
     def __init__(self, query: Query) -> None:
         self._query = query
+        # Rows that `fetchone` and `fetchmany` have returned.
+        self._fetched = 0
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns. This does not run the query."""
+        """The names of the columns. This does not run the query.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT 1 AS one, 'a' AS letter").columns
+        ['one', 'letter']
+        """
         return self._query.columns
 
     @property
     def types(self) -> list[str]:
-        """The Arrow types of the columns. This does not run the query."""
+        """The Arrow types of the columns. This does not run the query.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT 1 AS one, 'a' AS letter").types
+        ['Int64', 'Utf8']
+        """
         return self._query.types
 
     @property
+    def schema(self) -> "pyarrow.Schema":
+        """The names and types of the columns, as a pyarrow Schema. This does not run the query.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT 1 AS one, 'a' AS letter").schema.field("one").type
+        DataType(int64)
+        """
+        return _library("pyarrow", "schema").schema(self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and of columns. This runs the query.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value, -value FROM generate_series(1, 5)").shape
+        (5, 2)
+        """
+        return len(self), len(self.columns)
+
+    @property
     def query(self) -> str:
-        """The text of the statement."""
+        """The text of the statement.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT $1 AS one", [1]).query
+        'SELECT $1 AS one'
+        """
         return self._query.sql
 
     def __len__(self) -> int:
@@ -85,26 +126,94 @@ class Result:
         return Stream(self._query)
 
     def to_polars(self) -> "polars.DataFrame":
-        """The rows as a polars DataFrame, without a copy."""
+        """The rows as a polars DataFrame. Numbers and times are not copied.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value AS v FROM generate_series(1, 3)").to_polars()["v"].sum()
+        6
+        """
         frame: "polars.DataFrame" = _library("polars", "to_polars()").DataFrame(self)
         return frame
 
     def to_arrow(self) -> "pyarrow.Table":
-        """The rows as a pyarrow Table, without a copy."""
+        """The rows as a pyarrow Table, without a copy.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value AS v FROM generate_series(1, 3)").to_arrow().num_rows
+        3
+        """
         return _library("pyarrow", "to_arrow()").table(self)
 
     def to_pandas(self, **kwargs: Any) -> "pandas.DataFrame":
-        """The rows as a pandas DataFrame; arguments are those of `pyarrow.Table.to_pandas`."""
+        """The rows as a pandas DataFrame; arguments are those of `pyarrow.Table.to_pandas`.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value AS v FROM generate_series(1, 3)").to_pandas()["v"].tolist()
+        [1, 2, 3]
+        """
         _library("pandas", "to_pandas()")
         return _library("pyarrow", "to_pandas()").table(self).to_pandas(**kwargs)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """The rows as tuples of Python values. Times have microseconds, as Python's; finer ones are cut off."""
-        columns = self._query.python_columns()
-        return list(zip(*columns)) if columns else [()] * len(self)
+        """All rows as tuples of Python values. Times have microseconds, as Python's; finer ones are cut off.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value, value * 0.5 FROM generate_series(1, 2)").fetchall()
+        [(1, 0.5), (2, 1.0)]
+        """
+        return self._rows(0, len(self))
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, or None. It goes on where `fetchone` and `fetchmany` ended.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT 1 + 1 AS two").fetchone()
+        (2,)
+        """
+        rows = self.fetchmany(1)
+        return rows[0] if rows else None
+
+    def fetchmany(self, size: int) -> list[tuple[Any, ...]]:
+        """The next rows, at most `size`. It goes on where `fetchone` and `fetchmany` ended.
+
+        >>> import datafusion_rmq as rmq
+        >>> result = rmq.connect().sql("SELECT value FROM generate_series(1, 3)")
+        >>> result.fetchmany(2), result.fetchmany(2), result.fetchmany(2)
+        ([(1,), (2,)], [(3,)], [])
+        """
+        if size < 0:
+            raise ValueError(f"size={size}: a number of rows is needed")
+        rows = self._rows(self._fetched, size)
+        self._fetched += len(rows)
+        return rows
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """The rows as `fetchall` has them, made while they are read.
+
+        >>> import datafusion_rmq as rmq
+        >>> [v * 10 for v, in rmq.connect().sql("SELECT value FROM generate_series(1, 3)")]
+        [10, 20, 30]
+        """
+        for at in range(0, len(self), STEP):
+            yield from self._rows(at, STEP)
+
+    def _rows(self, at: int, size: int) -> list[tuple[Any, ...]]:
+        columns = self._query.python_columns(at, size)
+        return list(zip(*columns)) if columns else [()] * min(size, len(self) - at)
 
     def show(self, rows: int = SHOWN) -> None:
-        """Prints the first rows as a table."""
+        """Prints the first rows as a table.
+
+        >>> import datafusion_rmq as rmq
+        >>> rmq.connect().sql("SELECT value FROM generate_series(1, 3)").show(2)
+        +-------+
+        | value |
+        +-------+
+        | 1     |
+        | 2     |
+        +-------+
+        (2 of 3 rows)
+        """
         print(self._text(rows))
 
     def explain(self, *, analyze: bool = False, verbose: bool = False, format: str = "indent") -> str:

@@ -56,8 +56,14 @@ fn read(
         return Err(PyTypeError::new_err(format!(
             "{name}: {kind} is no table: it has neither __arrow_c_stream__ nor __arrow_c_array__. Pass a pandas or \
              polars DataFrame, a pyarrow Table or RecordBatch, a DuckDB relation, or another Arrow table; call \
-             collect() on a LazyFrame"
+             collect() on a LazyFrame, to_table() on a pyarrow Dataset"
         )));
+    }
+    if kind.to_cow()?.starts_with("polars.") && has_objects(data)? {
+        let text = format!(
+            "{name}: a column of the polars type Object holds Python objects, which SQL cannot read"
+        );
+        return Err(PyTypeError::new_err(text));
     }
     let reader = data
         .extract::<AnyRecordBatch>()
@@ -85,4 +91,17 @@ fn read(
         OperationalError::new_err(format!("{name}: {kind} failed while it was read: {error}"))
     })?;
     Ok((schema, batches))
+}
+
+/// Whether a frame of polars has a column of Python objects, of which it would export the addresses as values.
+fn has_objects(frame: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Ok(types) = frame.getattr(intern!(frame.py(), "dtypes")) else {
+        return Ok(false);
+    };
+    for kind in types.try_iter()? {
+        if kind?.get_type().name()? == "Object" {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

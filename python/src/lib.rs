@@ -13,9 +13,9 @@
 mod adbc;
 mod errors;
 mod frame;
-mod insert_values;
 mod lent;
 mod params;
+mod placeholders;
 mod progress;
 mod python_values;
 mod query;

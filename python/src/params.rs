@@ -2,16 +2,21 @@
 
 use std::collections::HashMap;
 
+use arrow::array::{Array, new_empty_array};
+use arrow::compute::concat;
 use arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::binary::comparison_coercion;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyFloat, PyInt, PyString, PyTime,
-    PyTzInfoAccess,
+    PyBool, PyByteArray, PyBytes, PyDate, PyDateTime, PyDelta, PyDict, PyFloat, PyInt,
+    PyMemoryView, PyString, PyTime, PyTzInfoAccess,
 };
-use pyo3_arrow::PyArray;
+use pyo3_arrow::input::AnyArray;
 
 use crate::errors::from_datafusion;
 
@@ -45,6 +50,13 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
     if value.is_none() {
         return Ok(ScalarValue::Null);
     }
+    // A scalar of pyarrow.
+    if value.hasattr(intern!(py, "as_py"))? {
+        return scalar(&value.call_method0("as_py")?);
+    }
+    if is_list(value)? {
+        return list(value);
+    }
     // pandas' Timestamp and Timedelta are Python's with nanoseconds, and have their NaT.
     if value.hasattr(intern!(py, "nanosecond"))? || value.hasattr(intern!(py, "nanoseconds"))? {
         return nanoseconds(value);
@@ -65,7 +77,7 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
     if value.is_instance_of::<PyString>() {
         return Ok(ScalarValue::Utf8(Some(value.extract()?)));
     }
-    if value.is_instance_of::<PyBytes>() {
+    if value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() {
         return Ok(ScalarValue::Binary(Some(value.extract()?)));
     }
     if let Ok(time) = value.cast::<PyDateTime>() {
@@ -86,19 +98,7 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
     if value.hasattr(intern!(py, "as_tuple"))? {
         return decimal(value);
     }
-    if value.hasattr(intern!(py, "__arrow_c_array__"))? {
-        let array = value.extract::<PyArray>()?;
-        let array = array.array();
-        if array.len() != 1 {
-            let text = format!("an array of {} values where one is needed", array.len());
-            return Err(PyValueError::new_err(text));
-        }
-        return ScalarValue::try_from_array(array, 0).map_err(from_datafusion);
-    }
-    // Scalars of pyarrow and of NumPy; its times are `kind` m and M.
-    if value.hasattr(intern!(py, "as_py"))? {
-        return scalar(&value.call_method0("as_py")?);
-    }
+    // Scalars of NumPy; its times are `kind` m and M.
     if let Ok(dtype) = value.getattr(intern!(py, "dtype")) {
         let kind: String = dtype.getattr("kind")?.extract()?;
         let made = match kind.as_str() {
@@ -115,9 +115,74 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
     }
     let kind = value.get_type().fully_qualified_name()?;
     Err(PyTypeError::new_err(format!(
-        "a {kind} is no SQL value; pass None, bool, int, float, str, bytes, Decimal, a date or time, or a NumPy or Arrow \
-         scalar"
+        "a {kind} is no SQL value; pass None, bool, int, float, str, bytes, Decimal, a date or time, a NumPy or Arrow scalar, \
+         or a list, array or Series of these"
     )))
+}
+
+/// Whether a value is a list, an array or a Series.
+fn is_list(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = value.py();
+    let is_other = value.is_instance_of::<PyString>()
+        || value.is_instance_of::<PyBytes>()
+        || value.is_instance_of::<PyByteArray>()
+        || value.is_instance_of::<PyMemoryView>()
+        || value.is_instance_of::<PyDict>();
+    if is_other || !value.hasattr(intern!(py, "__len__"))? {
+        return Ok(false);
+    }
+    // NumPy's arrays of no dimension are scalars.
+    let dimensions = value.getattr(intern!(py, "ndim"));
+    Ok(!dimensions.is_ok_and(|dimensions| dimensions.eq(0).unwrap_or(false)))
+}
+
+/// A list as one value, a SQL array.
+fn list(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
+    let py = value.py();
+    let exports = value.hasattr(intern!(py, "__arrow_c_array__"))?
+        || value.hasattr(intern!(py, "__arrow_c_stream__"))?;
+    let items = if exports {
+        let chunked = value.extract::<AnyArray>()?.into_chunked_array()?;
+        let (chunks, field) = chunked.into_inner();
+        let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+        if chunks.is_empty() {
+            Ok(new_empty_array(field.data_type()))
+        } else {
+            concat(&chunks).map_err(DataFusionError::from)
+        }
+    } else {
+        let items = value.try_iter()?.map(|item| scalar(&item?));
+        let items = items.collect::<PyResult<Vec<_>>>()?;
+        let kind = common_type(&items)?;
+        let items = items.into_iter().map(|item| item.cast_to(&kind));
+        let items = items.collect::<Result<Vec<_>, _>>();
+        items.and_then(|items| match items.as_slice() {
+            [] => Ok(new_empty_array(&kind)),
+            _ => ScalarValue::iter_to_array(items),
+        })
+    };
+    let items = items.map_err(from_datafusion)?;
+    Ok(SingleRowListArrayBuilder::new(items).build_list_scalar())
+}
+
+/// The type of a list's items: one, or the wider of several numbers or times.
+fn common_type(items: &[ScalarValue]) -> PyResult<DataType> {
+    let mut common = DataType::Null;
+    for item in items {
+        let kind = item.data_type();
+        if common == DataType::Null {
+            common = kind;
+        } else if kind != common && kind != DataType::Null {
+            let alike = common.is_numeric() && kind.is_numeric()
+                || common.is_temporal() && kind.is_temporal()
+                || common.is_nested() && kind.is_nested();
+            let wider = comparison_coercion(&common, &kind).filter(|_| alike);
+            common = wider.ok_or_else(|| {
+                PyValueError::new_err(format!("a list of both {common} and {kind} values"))
+            })?;
+        }
+    }
+    Ok(common)
 }
 
 fn nanoseconds(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {

@@ -2,9 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use pyo3::prelude::*;
+
+use crate::runtime::run_watched;
 
 /// Looks at a query before a bar is shown: half a second.
 const LOOKS: usize = 10;
@@ -12,16 +15,30 @@ const LOOKS: usize = 10;
 /// The plan of a query, once it is known.
 pub type RunningPlan = Arc<OnceLock<Arc<dyn ExecutionPlan>>>;
 
+/// Runs a future that plans and runs a query, and shows a bar, which `make` makes, once the plan is known to `running`.
+pub fn run_with_bar<T: Send + 'static>(
+    py: Python<'_>,
+    make: Option<&Py<PyAny>>,
+    running: &RunningPlan,
+    future: impl Future<Output = Result<T>> + Send + 'static,
+) -> PyResult<T> {
+    let mut bar = Bar::new(make);
+    let done = run_watched(py, future, || bar.look(py, running));
+    // An error of the query comes first.
+    let closed = bar.close();
+    done.and_then(|done| closed.map(|()| done))
+}
+
 /// The bar of one query. It is made when the query has run for a while, by a function that returns an object with the
 /// methods `update(read, total)` and `close()`.
-pub struct Bar<'a, 'py> {
+struct Bar<'a, 'py> {
     make: Option<&'a Py<PyAny>>,
     made: Option<Bound<'py, PyAny>>,
     looks: usize,
 }
 
 impl<'a, 'py> Bar<'a, 'py> {
-    pub fn new(make: Option<&'a Py<PyAny>>) -> Self {
+    fn new(make: Option<&'a Py<PyAny>>) -> Self {
         Self {
             make,
             made: None,
@@ -30,7 +47,7 @@ impl<'a, 'py> Bar<'a, 'py> {
     }
 
     /// Shows how many rows the scans of the plan have read.
-    pub fn look(&mut self, py: Python<'py>, plan: &RunningPlan) -> PyResult<()> {
+    fn look(&mut self, py: Python<'py>, plan: &RunningPlan) -> PyResult<()> {
         self.looks += 1;
         let (Some(make), Some(plan), true) = (self.make, plan.get(), self.looks >= LOOKS) else {
             return Ok(());
@@ -43,7 +60,7 @@ impl<'a, 'py> Bar<'a, 'py> {
         Ok(())
     }
 
-    pub fn close(self) -> PyResult<()> {
+    fn close(self) -> PyResult<()> {
         self.made
             .map_or(Ok(()), |bar| bar.call_method0("close").map(drop))
     }

@@ -21,10 +21,10 @@ use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::PyRecordBatchReader;
 
 use crate::errors::from_datafusion;
-use crate::progress::{Bar, RunningPlan};
+use crate::progress::{RunningPlan, run_with_bar};
 use crate::python_values::python_columns;
 use crate::running::Running;
-use crate::runtime::{run, run_watched};
+use crate::runtime::run;
 use crate::shared::{Frames, Planned, Shared};
 
 /// A query. It runs when its rows are first asked for, and keeps them.
@@ -83,11 +83,7 @@ impl Query {
             let plan = shared.with_frames(&frames, planned).await?;
             collect(Arc::clone(known.get_or_init(|| plan)), context).await
         };
-        let mut bar = Bar::new(self.shared.progress.as_ref());
-        let rows = run_watched(py, rows, || bar.look(py, &running));
-        // An error of the query comes first.
-        let closed = bar.close();
-        rows.and_then(|rows| closed.map(|()| rows))
+        run_with_bar(py, self.shared.progress.as_ref(), &running, rows)
     }
 }
 
@@ -149,15 +145,20 @@ impl Query {
         capsule(py, Box::new(reader), requested_schema)
     }
 
-    /// The rows as Python values, column by column.
-    fn python_columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        python_columns(py, &self.schema(), &self.rows(py)?)
+    /// Some rows, from one on, as Python values, column by column.
+    fn python_columns<'py>(
+        &self,
+        py: Python<'py>,
+        start: usize,
+        rows: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let some = slice(&self.rows(py)?, start, rows);
+        python_columns(py, &self.schema(), &some)
     }
 
     /// The first rows as a table of text, and whether there are more.
     fn text(&self, py: Python<'_>, rows: usize) -> PyResult<(String, bool)> {
-        let all = self.rows(py)?;
-        let (first, more) = first_rows(&all, rows);
+        let first = slice(&self.rows(py)?, 0, rows);
         let table = pretty_format_batches_with_options(&first, &format_options());
         let mut text = table.map_err(from_arrow)?.to_string();
         if first.is_empty() {
@@ -165,13 +166,12 @@ impl Query {
             let table = pretty_format_batches_with_options(&[empty], &format_options());
             text = table.map_err(from_arrow)?.to_string();
         }
-        Ok((text, more))
+        Ok((text, self.__len__(py)? > rows))
     }
 
     /// The first rows as texts, and whether there are more.
     fn cells(&self, py: Python<'_>, rows: usize) -> PyResult<(Vec<Vec<String>>, bool)> {
-        let all = self.rows(py)?;
-        let (first, more) = first_rows(&all, rows);
+        let first = slice(&self.rows(py)?, 0, rows);
         let mut cells = vec![];
         for batch in &first {
             let options = format_options();
@@ -184,7 +184,7 @@ impl Query {
                 cells.push(columns.iter().map(|c| c.value(row).to_string()).collect());
             }
         }
-        Ok((cells, more))
+        Ok((cells, self.__len__(py)? > rows))
     }
 
     /// The plan as text. With `analyze`, the query runs, and the plan has its measurements.
@@ -231,19 +231,18 @@ fn format_options() -> FormatOptions<'static> {
     FormatOptions::default().with_null("NULL")
 }
 
-fn first_rows(batches: &[RecordBatch], rows: usize) -> (Vec<RecordBatch>, bool) {
-    let (mut first, mut left) = (vec![], rows);
+/// Some rows, from one on.
+fn slice(batches: &[RecordBatch], mut start: usize, mut rows: usize) -> Vec<RecordBatch> {
+    let mut some = vec![];
     for batch in batches {
-        let taken = left.min(batch.num_rows());
+        let skipped = start.min(batch.num_rows());
+        let taken = rows.min(batch.num_rows() - skipped);
         if taken > 0 {
-            first.push(batch.slice(0, taken));
+            some.push(batch.slice(skipped, taken));
         }
-        if taken < batch.num_rows() {
-            return (first, true);
-        }
-        left -= taken;
+        (start, rows) = (start - skipped, rows - taken);
     }
-    (first, false)
+    some
 }
 
 fn capsule<'py>(

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
-use arrow::compute::{cast, concat};
+use arrow::compute::{cast, concat, nullif};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Float32Type, Float64Type, Int32Type, Int64Type, UInt32Type,
     UInt64Type,
@@ -22,6 +22,7 @@ use rmq_engine::{
 
 use crate::errors::from_engine;
 use crate::range_batches::{Found, Missing, answer_in_parts, mark_missing, missing, threads_for};
+use crate::runtime::check_process;
 
 /// Values that are worth a thread that builds.
 const VALUES_PER_THREAD: usize = 1 << 20;
@@ -38,6 +39,8 @@ pub struct RangeIndex {
     /// The Arrow type of the array.
     #[pyo3(get)]
     arrow_type: String,
+    /// The process that can use a GPU's memory. One that was forked from it can't.
+    only_in: Option<u32>,
 }
 
 enum Bits {
@@ -58,9 +61,16 @@ macro_rules! either {
 #[pymethods]
 impl RangeIndex {
     /// Takes an Arrow array or a buffer of the machine's own numbers, without a copy, unless it comes in several
-    /// chunks. NULL and NaN are no values; a float array that has them is copied when it is indexed, as keys.
+    /// chunks. NULL and NaN are no values, nor are those that are `missing`; a float array that has them is copied when
+    /// it is indexed, as keys.
     #[new]
-    fn new(py: Python<'_>, values: AnyArray, device: &str, threads: usize) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        values: AnyArray,
+        missing: Option<PyReadonlyArray1<'_, bool>>,
+        device: &str,
+        threads: usize,
+    ) -> PyResult<Self> {
         let chunked = values.into_chunked_array()?;
         let (chunks, field) = chunked.into_inner();
         let (engine, threads): (Arc<dyn Engine>, _) = match device {
@@ -83,6 +93,13 @@ impl RangeIndex {
                 let several: Vec<&dyn Array> = several.iter().map(AsRef::as_ref).collect();
                 concat(&several).map_err(failed)?
             }
+        };
+        let array = match missing {
+            Some(missing) => {
+                let missing = BooleanArray::from(missing.as_slice()?.to_vec());
+                nullif(&array, &missing).map_err(failed)?
+            }
+            None => array,
         };
         let arrow_type = array.data_type().to_string();
         let array = cast(&array, &indexed_type(array.data_type())?).map_err(failed)?;
@@ -146,6 +163,7 @@ impl RangeIndex {
             bits,
             dtype,
             arrow_type,
+            only_in: (device == "cuda").then(std::process::id),
         })
     }
 
@@ -167,6 +185,7 @@ impl RangeIndex {
         left: PyReadonlyArray1<'py, i64>,
         right: PyReadonlyArray1<'py, i64>,
     ) -> PyResult<(Bound<'py, PyAny>, Missing<'py>)> {
+        self.only_in.map_or(Ok(()), check_process)?;
         let (left, right) = (left.as_slice()?, right.as_slice()?);
         either!(&self.bits, indexes => {
             let found = indexes.answer(py, extreme(largest), left, right, true)?;
@@ -183,6 +202,7 @@ impl RangeIndex {
         left: PyReadonlyArray1<'py, i64>,
         right: PyReadonlyArray1<'py, i64>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        self.only_in.map_or(Ok(()), check_process)?;
         let (left, right) = (left.as_slice()?, right.as_slice()?);
         either!(&self.bits, indexes => {
             let mut found = indexes.answer(py, extreme(largest), left, right, false)?;
@@ -202,6 +222,7 @@ impl RangeIndex {
         right: PyReadonlyArray1<'py, i64>,
         thresholds: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        self.only_in.map_or(Ok(()), check_process)?;
         let (left, right) = (left.as_slice()?, right.as_slice()?);
         let end = if last {
             RangeEnd::Last

@@ -29,13 +29,19 @@ fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
         let runtime = builder.thread_stack_size(STACK_BYTES).build()?;
         PyResult::Ok((runtime, std::process::id()))
     })?;
-    if *process == std::process::id() {
-        return Ok(runtime);
+    check_process(*process)?;
+    Ok(runtime)
+}
+
+/// Fails in a process that was forked from the one in which a thing was made.
+pub fn check_process(made_in: u32) -> PyResult<()> {
+    if made_in == std::process::id() {
+        return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
-        "datafusion_rmq was used in process {process}, and this one was forked from it: the threads that run queries \
-         do not exist here. Start processes with multiprocessing's method 'spawn' or 'forkserver', or use \
-         datafusion_rmq only after the fork"
+        "datafusion_rmq was used in process {made_in}, and this one was forked from it: the threads that run queries, \
+         and indexes on a GPU, do not exist here. Start processes with multiprocessing's method 'spawn' or \
+         'forkserver', or use datafusion_rmq only after the fork"
     )))
 }
 

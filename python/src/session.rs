@@ -12,17 +12,16 @@ use datafusion::datasource::file_format::options::{
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::prelude::SessionConfig;
-use datafusion_rmq::RmqOptions;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::frame::Frame;
 use crate::lent;
 use crate::params;
+use crate::progress::{RunningPlan, run_with_bar};
 use crate::query::Query;
 use crate::runtime::run;
-use crate::shared::{Frames, RUNTIME_OPTIONS, Shared};
+use crate::shared::{Frames, Shared, option_names};
 use crate::table_names;
 
 /// A session.
@@ -49,11 +48,7 @@ impl Session {
     /// The full names of all options.
     #[staticmethod]
     fn option_names() -> Vec<String> {
-        let config = SessionConfig::new().with_option_extension(RmqOptions::default());
-        let entries = config.options().entries();
-        let mut names: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
-        names.extend(RUNTIME_OPTIONS.map(str::to_string));
-        names
+        option_names()
     }
 
     /// Registers a table. It replaces one of the same name.
@@ -163,10 +158,13 @@ impl Session {
             .collect();
         let shared = Arc::clone(&self.shared);
         let text = sql.to_string();
-        run(py, async move {
-            let planned = shared.statement(&text, params, &frames).await?;
+        let running = RunningPlan::default();
+        let known = Arc::clone(&running);
+        let planned = async move {
+            let planned = shared.statement(&text, params, &frames, &known).await?;
             Ok(Query::new(text, planned, frames, shared))
-        })
+        };
+        run_with_bar(py, self.shared.progress.as_ref(), &running, planned)
     }
 }
 
@@ -184,8 +182,19 @@ impl Session {
         options: ListingOptions,
     ) -> PyResult<()> {
         let shared = Arc::clone(&self.shared);
-        // Files are named by the caller, so their extension does not matter; in a folder it does.
-        let options = if paths.iter().any(|path| Path::new(path).is_dir()) {
+        // Files are named by the caller, so their extension does not matter; in a folder it does. There is one for all.
+        let folder = paths.iter().find(|path| Path::new(path).is_dir());
+        let options = if let Some(folder) = folder {
+            let ending = &options.file_extension;
+            let is_read = |path: &&String| Path::new(path).is_dir() || path.ends_with(ending);
+            if let Some(other) = paths.iter().find(|path| !is_read(path)) {
+                let pattern = Path::new(folder).join("*");
+                return Err(PyValueError::new_err(format!(
+                    "path '{other}': beside the folder '{folder}' only files that end in '{ending}' are read; write '{}' \
+                     instead of the folder to read all files of both",
+                    pattern.display()
+                )));
+            }
             options
         } else {
             options.with_file_extension("")

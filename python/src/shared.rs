@@ -1,25 +1,35 @@
 //! What a session shares with its queries: DataFusion's context, and the tables that single statements see.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
-use datafusion::common::{ParamValues, Result, TableReference};
+use datafusion::common::{ParamValues, Result, TableReference, plan_err};
 use datafusion::dataframe::DataFrame;
+use datafusion::datasource::MemTable;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::{RmqOptions, prepare_statement};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
-use crate::insert_values::parenthesize_parameters;
+use crate::placeholders::{
+    cast_updated, check_values, number_question_marks, parenthesize_inserted,
+};
+use crate::progress::RunningPlan;
 
-/// Options that are no part of a configuration; SET sets them.
-pub const RUNTIME_OPTIONS: [&str; 3] = [
-    "datafusion.runtime.max_temp_directory_size",
-    "datafusion.runtime.memory_limit",
-    "datafusion.runtime.temp_directory",
-];
+/// How names of options begin that are no part of a configuration, but of its runtime.
+const RUNTIME: &str = "datafusion.runtime.";
+
+/// The full names of all options.
+pub fn option_names() -> Vec<String> {
+    let config = SessionConfig::new().with_option_extension(RmqOptions::default());
+    let mut entries = config.options().entries();
+    entries.extend(RuntimeEnvBuilder::default().entries());
+    entries.into_iter().map(|entry| entry.key).collect()
+}
 
 /// Tables that one statement sees, by name.
 pub type Frames = Vec<(String, Arc<dyn TableProvider>)>;
@@ -47,18 +57,36 @@ impl Shared {
         options: HashMap<String, String>,
         progress: Option<Py<PyAny>>,
     ) -> Result<Self> {
-        let (runtime, plain): (Vec<_>, Vec<_>) = options
-            .into_iter()
-            .partition(|(name, _)| RUNTIME_OPTIONS.contains(&name.as_str()));
         let mut config = SessionConfig::new()
             .with_information_schema(true)
             .with_option_extension(RmqOptions::default());
-        for (name, value) in plain {
-            config.options_mut().set(&name, &value)?;
+        // DataFusion would keep its list of a folder's files for as long as the session lives, so that no query would
+        // see a file that is added later.
+        let mut runtime = RuntimeEnvBuilder::new().with_object_list_cache_limit(0);
+        let mut settings = BTreeMap::new();
+        for (name, value) in options {
+            // Each SET of one of the first three would put the other two back to their defaults.
+            match name.strip_prefix(RUNTIME) {
+                Some("temp_directory") => runtime = runtime.with_temp_file_path(value),
+                Some("max_temp_directory_size") => {
+                    let limit = SessionContext::parse_capacity_limit(&name, &value)?;
+                    runtime = runtime.with_max_temp_directory_size(limit as u64);
+                }
+                Some("max_spill_merge_fan_in") => {
+                    let parsed = value.parse();
+                    let files = parsed.or_else(|_| plan_err!("{name}={value}: no number of files"));
+                    runtime = runtime.with_max_spill_merge_fan_in(files?);
+                }
+                Some(_) => {
+                    settings.insert(name, value);
+                }
+                None => config.options_mut().set(&name, &value)?,
+            }
         }
-        let ctx = SessionContext::new_with_config(config);
+        let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
         datafusion_rmq::register(&ctx);
-        for (name, value) in runtime {
+        // In the order of their names, since a cache has a time to live only where it has a limit.
+        for (name, value) in settings {
             // Planning it sets it.
             ctx.sql(&format!("SET {name} = '{}'", value.replace('\'', "''")))
                 .await?;
@@ -81,23 +109,27 @@ impl Shared {
         let planned = async {
             let dialect = state.config_options().sql_parser.dialect;
             let mut statement = state.sql_to_statement(text, &dialect)?;
+            let marks = number_question_marks(&mut statement)?;
             prepare_statement(&mut statement, state.config_options())?;
-            parenthesize_parameters(&mut statement);
-            let plan = state.statement_to_plan(statement).await?;
-            match params {
-                Some(params) => plan.with_param_values(params),
-                None => Ok(plan),
-            }
+            parenthesize_inserted(&mut statement);
+            let plan = cast_updated(state.statement_to_plan(statement).await?)?;
+            let Some(params) = params else {
+                return Ok(plan);
+            };
+            check_values(marks, &params)?;
+            plan.with_param_values(params)
         };
         self.with_frames(frames, planned).await
     }
 
-    /// Plans a statement, and runs it if it is no query.
+    /// Plans a statement, and runs it if it is no query: once, and when it is given. `running` becomes the plan of what
+    /// runs then and reads rows.
     pub async fn statement(
         &self,
         text: &str,
         params: Option<ParamValues>,
         frames: &Frames,
+        running: &RunningPlan,
     ) -> Result<Planned> {
         let plan = self.plan(text, params, frames).await?;
         let changes = matches!(
@@ -111,11 +143,51 @@ impl Shared {
             .filter(|(name, _)| Some(name.as_str()) != created);
         let others: Frames = others.cloned().collect();
         let run = async {
-            let frame = self.ctx.execute_logical_plan(plan.clone()).await?;
-            run_at_once(frame).await
+            let plan = self.with_collected_input(plan, running).await?;
+            let frame = self.ctx.execute_logical_plan(plan).await?;
+            match frame.logical_plan() {
+                LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => self.collected(frame, running).await,
+                _ => Ok(frame),
+            }
         };
-        let frame = self.with_frames(&others, run).await?;
+        // On the heap: it is large.
+        let frame = self.with_frames(&others, Box::pin(run)).await?;
         Ok(Planned { frame, changes })
+    }
+
+    /// Runs the query of a CREATE TABLE … AS that will make a table. Its rows are then the input, which DataFusion
+    /// reads without a copy. It would run the query itself otherwise, and show its plan to no progress bar.
+    async fn with_collected_input(
+        &self,
+        plan: LogicalPlan,
+        running: &RunningPlan,
+    ) -> Result<LogicalPlan> {
+        let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(mut create)) = plan else {
+            return Ok(plan);
+        };
+        let replaces = create.or_replace && !create.if_not_exists;
+        let exists = self.ctx.table_exist(create.name.clone())?;
+        if !create.temporary && (replaces || !exists) {
+            let state = self.ctx.state();
+            // Its schema is that of the table.
+            let input = state.optimize(&create.input)?;
+            let rows = self
+                .collected(DataFrame::new(state, input), running)
+                .await?;
+            create.input = Arc::new(rows.into_unoptimized_plan());
+        }
+        Ok(LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)))
+    }
+
+    /// Runs a query whole. Its rows are a table, in the same partitions.
+    async fn collected(&self, frame: DataFrame, running: &RunningPlan) -> Result<DataFrame> {
+        let schema = Arc::clone(frame.schema().inner());
+        let context = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        let plan = Arc::clone(running.get_or_init(|| plan));
+        let rows = collect_partitioned(plan, context).await?;
+        self.ctx
+            .read_table(Arc::new(MemTable::try_new(schema, rows)?))
     }
 
     /// Registers a table in place of one of the same name.
@@ -177,14 +249,6 @@ fn created(plan: &LogicalPlan) -> Option<&str> {
         LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Some(create.name.table()),
         LogicalPlan::Ddl(DdlStatement::CreateView(create)) => Some(create.name.table()),
         _ => None,
-    }
-}
-
-/// Runs a statement that changes data, so that it runs once and when it is given. The result has its counts.
-async fn run_at_once(frame: DataFrame) -> Result<DataFrame> {
-    match frame.logical_plan() {
-        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => frame.cache().await,
-        _ => Ok(frame),
     }
 }
 

@@ -46,6 +46,7 @@ def test_parameters(connection, value):
     with connection.cursor() as cursor:
         assert cursor.execute("SELECT $1 AS v", [value]).fetchall() == [(value,)]
         assert cursor.execute("SELECT $x AS v", {"x": value}).fetchall() == [(value,)]
+        assert cursor.execute("SELECT ? AS v, 1 AS one", [value]).fetchall() == [(value, 1)]
         # Parameters are used once, and the statement needs them again.
         with pytest.raises(adbc_driver_manager.Error):
             cursor.execute("SELECT $x AS v").fetchall()

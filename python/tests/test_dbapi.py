@@ -31,6 +31,28 @@ def test_cursor():
         assert cursor.execute("SELECT $x AS a", {"x": datetime.date(2026, 3, 2)}).fetch_arrow_table().num_rows == 1
 
 
+def test_rows_become_python_values_when_they_are_fetched():
+    cursor = dbapi.connect().cursor()
+    # Python has no such time.
+    cursor.execute("SELECT arrow_cast(9000000000000, 'Timestamp(Second, None)') AS t")
+    assert cursor.rowcount == 1 and cursor.fetch_arrow_table().num_rows == 1
+    with pytest.raises(dbapi.OperationalError, match="beyond the times that Python has"):
+        cursor.fetchone()
+    with pytest.raises(dbapi.OperationalError, match="[Dd]ivide"):
+        cursor.execute("SELECT 1 / v FROM (VALUES (0)) AS t(v)")
+
+
+def test_question_marks():
+    assert dbapi.paramstyle == "qmark"
+    cursor = dbapi.connect().cursor()
+    cursor.execute("CREATE TABLE t (v BIGINT, s VARCHAR)")
+    cursor.executemany("INSERT INTO t VALUES (?, ?)", [(1, "a"), (2, "b"), (3, None)])
+    assert cursor.rowcount == 3
+    assert cursor.execute("SELECT v FROM t WHERE s = ? OR v > ? ORDER BY v", ("a", 2)).fetchall() == [(1,), (3,)]
+    assert cursor.execute("UPDATE t SET s = ? WHERE v = ?", ("c", 3)).rowcount == 1
+    assert cursor.execute("SELECT s FROM t WHERE v = $1", [3]).fetchall() == [("c",)]
+
+
 def test_statements_without_rows():
     connection = dbapi.connect()
     cursor = connection.cursor()

@@ -6,6 +6,8 @@ import random
 import time
 
 import duckdb
+import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
@@ -70,7 +72,21 @@ def test_window_join_prevailing_and_names():
 
 
 @pytest.mark.parametrize(
-    "offset", ["-2s", "-2000ms", datetime.timedelta(seconds=-2), "-2000000us", "-2000000000ns"], ids=repr
+    "offset",
+    [
+        "-2s",
+        "-2000ms",
+        datetime.timedelta(seconds=-2),
+        "-2000000us",
+        "-2000000000ns",
+        pd.Timedelta("-2s"),
+        pd.Timedelta(-2, "s").as_unit("s"),
+        np.timedelta64(-2, "s"),
+        np.timedelta64(-2000, "ms"),
+        np.timedelta64(-2_000_000_000, "ns"),
+        np.timedelta64(-1, "2s"),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 def test_durations(offset, unit):
@@ -82,12 +98,41 @@ def test_durations(offset, unit):
     assert [low for _, low in rows(found)] == [max(0, i - 4) for i in range(20)]
 
 
+@pytest.mark.parametrize(
+    ("offset", "seen"),
+    [
+        (pd.Timedelta("-1ns"), [3, 4]),
+        (pd.Timedelta("-1001ns"), [0, 1, 2, 3, 4]),
+        (pd.Timedelta("-1000ns"), [1, 2, 3, 4]),
+        (np.timedelta64(-1, "ns"), [3, 4]),
+        ("-1ns", [3, 4]),
+        ("-999ns", [2, 3, 4]),
+    ],
+    ids=repr,
+)
+def test_nanoseconds(offset, seen):
+    start = np.datetime64("2026-03-02T09:30", "ns")
+    quotes = pl.DataFrame({"ts": start + np.array([0, 1, 2, 1000, 1001]).astype("m8[ns]"), "v": range(5)})
+    trades = quotes[4:].select("ts")
+    found = rmq.window_join(trades, quotes, on="ts", window=(offset, "0s"), aggs={"vs": "array_agg(v)"})
+    assert sorted(found.fetchall()[0][1]) == seen
+
+
+@pytest.mark.parametrize("back", [np.float64(-2.5), np.float32(-2.5), np.int64(-2), np.int8(-2), np.uint8(2)], ids=repr)
+def test_numbers_of_numpy(back):
+    found = rmq.window_join(TRADES, QUOTES, on="ts", window=(back, np.float64(3)), aggs={"n": "count(*)"})
+    expected = rmq.window_join(TRADES, QUOTES, on="ts", window=(float(back), 3), aggs={"n": "count(*)"})
+    assert rows(found) == rows(expected)
+
+
 def test_calendar_durations():
     days = pl.DataFrame({"ts": [datetime.datetime(2026, 3, 31), datetime.datetime(2026, 2, 28)], "v": [1, 2]})
     found = rmq.window_join(days, days, on="ts", window=("-1mo", "0d"), aggs={"n": "count(*)"})
     assert [row[2] for row in rows(found)] == [1, 2]
     found = rmq.window_join(days, days, on="ts", window=("-1w3d", "+4w3d"), aggs={"n": "count(*)"})
     assert [row[2] for row in rows(found)] == [2, 1]
+    found = rmq.window_join(days, days, on="ts", window=(np.timedelta64(-1, "M"), np.timedelta64(0, "D")), aggs={"n": "count(*)"})
+    assert [row[2] for row in rows(found)] == [1, 2]
 
 
 def test_asof_join():
@@ -102,6 +147,61 @@ def test_asof_join():
     strict = rmq.asof_join(TRADES, QUOTES, on="ts", allow_exact_matches=False)
     assert {row[0]: row[4] for row in strict.fetchall()} == {1: 1.25, 2: None, 3: None, 4: None}
     assert "ASOF JOIN" in near.explain() and "RangeJoinExec" in near.explain()
+    nearest = rmq.asof_join(TRADES, QUOTES, on="ts", by="sym", direction="nearest")
+    assert nearest.columns == ["id", "sym", "ts", "bid"]
+    assert {row[0]: row[3] for row in nearest.fetchall()} == {1: 1.25, 2: None, 3: None, 4: None}
+    assert "ASOF JOIN" in nearest.explain() and nearest.explain().count("RangeJoinExec") >= 2
+
+
+def nearest_of(keys, at, strict, tolerance):
+    """The least distance, and of the keys at it the least."""
+    near = [(abs(key - at), key) for key in keys if key is not None and not (strict and key == at)] if at is not None else []
+    near = [one for one in near if tolerance is None or one[0] <= tolerance]
+    return min(near)[1] if near else None
+
+
+@pytest.mark.parametrize("kind", ["i8", "u4", "f8", "M8[us]", "M8[D]", "m8[ms]"])
+def test_asof_join_to_the_nearest(kind):
+    seed = int(os.environ.get("RMQ_TEST_SEED", time.time_ns()))
+    print(f"nearest: RMQ_TEST_SEED={seed}")
+    draw = random.Random(seed)
+    con = rmq.connect(target_partitions=2)
+
+    def frame(size, name):
+        numbers = [None if draw.random() < 0.1 else draw.randrange(60) for _ in range(size)]
+        shown = pl.Series(name, [number or 0 for number in numbers], dtype=pl.Int64)
+        array = shown.to_numpy().astype(kind)
+        if kind == "M8[D]":
+            column = pl.Series(name, array.astype("M8[ms]")).cast(pl.Date)
+        else:
+            column = pl.Series(name, array)
+        column = column.zip_with(pl.Series([number is not None for number in numbers], dtype=pl.Boolean), pl.Series(name, [None] * size, dtype=column.dtype))
+        keys = [draw.choice("ab") for _ in range(size)]
+        made = pl.DataFrame({"k": pl.Series(keys, dtype=pl.String), name: column, f"{name}_number": pl.Series(numbers, dtype=pl.Int64)})
+        return made, list(zip(keys, numbers))
+
+    units = {"M8[us]": datetime.timedelta(microseconds=7), "M8[D]": "7d", "m8[ms]": "7ms"}
+    for _ in range(12):
+        left, probes = frame(draw.choice([0, 1, 30]), "ts")
+        right, searched = frame(draw.choice([0, 1, 5, 80]), "at")
+        for strict in (False, True):
+            for tolerance in (None, 7):
+                joined = rmq.asof_join(
+                    left.with_row_index("id"),
+                    right,
+                    on=("ts", "at"),
+                    by="k",
+                    direction="nearest",
+                    allow_exact_matches=not strict,
+                    tolerance=tolerance and units.get(kind, tolerance),
+                    connection=con,
+                )
+                found = {row[0]: row[-1] for row in joined.fetchall()}
+                expected = {
+                    i: nearest_of([key for other, key in searched if other == k], at, strict, tolerance)
+                    for i, (k, at) in enumerate(probes)
+                }
+                assert found == expected, (strict, tolerance)
 
 
 def test_asof_join_with_tables_of_a_connection():
@@ -152,6 +252,11 @@ def test_overlap_join(how, closed):
         ({"window": ("2 parsecs", 0)}, ValueError, "offset '2 parsecs'"),
         ({"window": (float("nan"), 0)}, ValueError, "offset nan"),
         ({"window": (True, 0)}, TypeError, "offset True"),
+        ({"window": (np.bool_(True), 0)}, TypeError, "offset np.True_"),
+        ({"window": (np.float64("inf"), 0)}, ValueError, "offset np.float64"),
+        ({"window": (np.timedelta64("NaT"), 0)}, ValueError, "offset np.timedelta64"),
+        ({"window": (np.timedelta64(5), 0)}, ValueError, "offset np.timedelta64"),
+        ({"window": (np.timedelta64(5, "ps"), 0)}, ValueError, "offset np.timedelta64"),
         ({"aggs": {}}, ValueError, "aggs="),
         ({"aggs": {"a": ("bid", "min); DROP TABLE x; --")}}, TypeError, "aggs\\['a'\\]"),
         ({"aggs": {"a": 7}}, TypeError, "aggs\\['a'\\]=7"),
@@ -166,8 +271,8 @@ def test_wrong_arguments(arguments, error, message):
 
 
 def test_other_wrong_arguments():
-    with pytest.raises(ValueError, match="direction='nearest'"):
-        rmq.asof_join(TRADES, QUOTES, on="ts", direction="nearest")
+    with pytest.raises(ValueError, match="direction='around'"):
+        rmq.asof_join(TRADES, QUOTES, on="ts", direction="around")
     with pytest.raises(ValueError, match="how='outer'"):
         rmq.overlap_join(TRADES, QUOTES, on=("ts", "ts"), how="outer")
     with pytest.raises(ValueError, match="suffix=''"):

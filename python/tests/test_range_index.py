@@ -4,6 +4,7 @@ import datetime
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 
@@ -73,6 +74,19 @@ def test_extremes_of_each_type(dtype):
         (pa.array([datetime.date(2026, 1, 5), None, datetime.date(2026, 1, 3), datetime.date(2026, 1, 8)]), np.datetime64("2026-01-03")),
         (pl.Series([datetime.timedelta(5), None, datetime.timedelta(3), datetime.timedelta(8)]), np.timedelta64(3, "D")),
         (pa.array([datetime.time(5), None, datetime.time(3), datetime.time(8)]), np.timedelta64(3, "h")),
+        # What is below a mask does not count.
+        (np.ma.array([5, -9, 3, 8], mask=[0, 1, 0, 0]), 3),
+        (np.ma.array([5, 9, 3, 8]), 3),
+        (np.ma.array([5.0, -9.0, 3.0, 8.0], mask=[0, 1, 0, 0])[:4], 3.0),
+        (np.ma.array([5, 0, -9, 0, 3, 0, 8, 0], ">i2", mask=[0, 1, 1, 1, 0, 1, 0, 1])[::2], 3),
+        (np.ma.array(np.array([5, -9, 3, 8], "M8[s]"), mask=[0, 1, 0, 0]), np.datetime64(3, "s")),
+        (np.array(["2026-01-05", "NaT", "2026-01-03", "2026-01-08"], "M8[D]"), np.datetime64("2026-01-03")),
+        (np.array([5, "NaT", 3, 8], "m8[s]"), np.timedelta64(3, "s")),
+        (pd.array([2**60 + 5, None, 2**60 + 3, 2**60 + 8], "Int64"), 2**60 + 3),
+        (pd.array([5.5, None, 3.5, 8.5], "Float32"), 3.5),
+        (pd.array([5, None, 3, 8], "int16[pyarrow]"), 3),
+        (pd.DatetimeIndex(["2026-01-05", None, "2026-01-03", "2026-01-08"]), np.datetime64("2026-01-03")),
+        (pd.Series([2**60 + 5, None, 2**60 + 3, 2**60 + 8], dtype="Int64"), 2**60 + 3),
     ],
     ids=lambda value: type(value).__module__ + "." + type(value).__name__,
 )
@@ -80,6 +94,29 @@ def test_arrays_of_each_library(values, lowest):
     index = RangeIndex(values)
     assert index.min(0, 3) == lowest and index.argmin(0, 99) == 2
     assert index.argmax(0, 2) in (0, 1) and len(index) == 4
+    assert index.argmin([1, 0], [1, 0]).tolist() in ([-1, 0], [1, 0])
+
+
+def test_missing_values_of_masks():
+    seed = time.time_ns() if "RMQ_TEST_SEED" not in os.environ else int(os.environ["RMQ_TEST_SEED"])
+    print(f"masks: RMQ_TEST_SEED={seed}")
+    draw = np.random.default_rng(seed)
+    for dtype in ("i1", "i8", "u4", "f2", "f8", "M8[ns]", "m8[D]"):
+        values, mask = draw.integers(0, 50, 500).astype(dtype), draw.random(500) < 0.4
+        index = RangeIndex(np.ma.array(values, mask=mask))
+        left = draw.integers(0, 500, 200)
+        right = left + draw.integers(0, 6, 200)
+        for position, least in ((index.argmin, True), (index.argmax, False)):
+            expected = []
+            for l, r in zip(left, right):
+                seen = [(values[i] if least else -values[i].astype("i8"), i) for i in range(l, min(r, 499) + 1) if not mask[i]]
+                expected.append(min(seen)[1] if seen else -1)
+            assert position(left, right).tolist() == expected
+        if values.dtype.kind in "iu":
+            with pytest.raises(ValueError, match="has no value"):
+                index.min(mask.argmax(), mask.argmax())
+    assert RangeIndex(np.ma.masked_all(3, int)).argmin(0, 2) == -1
+    assert len(RangeIndex(np.ma.array([], float))) == 0 and RangeIndex(np.ma.array([], float)).argmin(0, 5) == -1
 
 
 def test_not_copied():
@@ -178,7 +215,9 @@ def test_thresholds_are_exact():
         (np.array(["a"]), TypeError, "NumPy type <U1"),
         (np.array([1j]), TypeError, "complex128"),
         (np.zeros((2, 2)), ValueError, "2 dimensions"),
-        (np.array(["NaT"], "M8[s]"), ValueError, "NaT"),
+        (np.ma.array(["a"], mask=[1]), TypeError, "NumPy type <U1"),
+        (np.ma.array([[1, 2]], mask=[[0, 1]]), ValueError, "2 dimensions"),
+        (pd.array([True, None], "boolean"), TypeError, "bool"),
         (np.array([1], object), TypeError, "object"),
         (pa.array(["a"]), TypeError, "Utf8"),
         (pa.array([[1]]), TypeError, "List"),
@@ -221,6 +260,39 @@ def test_cuda_answers_or_says_why_not():
     assert (index.argmin(left, right) == plain.argmin(left, right)).all()
     assert (index.max(left, right) == plain.max(left, right))[plain.argmax(left, right) >= 0].all()
     assert (index.last_at_most(left, right, 0.05) == plain.last_at_most(left, right, 0.05)).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_an_index_of_cuda_or_cpu_after_a_fork():
+    """On the CPU it works. On a GPU it would not: its memory is that of the process that made the index."""
+    code = """
+        import os, sys
+        import numpy as np
+        import datafusion_rmq as rmq
+        try:
+            index = rmq.RangeIndex(np.array([5, 3, 8]), device=sys.argv[1])
+        except rmq.Error as error:
+            print("cuda" in str(error).lower())
+            os._exit(0)
+        index.min(0, 2)
+        if os.fork() == 0:
+            for use in (lambda: index.min(0, 2), lambda: index.argmax(0, 2), lambda: index.first_at_most(0, 2, 3)):
+                try:
+                    print(use(), flush=True)
+                except RuntimeError as error:
+                    print("forked" in str(error) and "'spawn'" in str(error), flush=True)
+            os._exit(0)
+        os.wait()
+        print(index.max(0, 2))
+        """
+
+    def output(device):
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), device], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert output("cpu") == ["3", "2", "1", "8"]
+    expected = [["True", "True", "True", "8"]] if "RMQ_TEST_CUDA" in os.environ else [["True", "True", "True", "8"], ["True"]]
+    assert output("cuda") in expected
 
 
 def test_large_batches_on_several_threads():

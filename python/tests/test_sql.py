@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
@@ -59,7 +60,22 @@ def test_parameters(value):
         (pd.NaT, None),
         (pd.Timedelta("-2s"), datetime.timedelta(seconds=-2)),
         (pa.scalar(5, pa.int8()), 5),
-        (pa.array(["x"]), "x"),
+        (np.array(7), 7),
+        (bytearray(b"ab"), b"ab"),
+        ([], []),
+        ([1, None, 2.5], [1.0, None, 2.5]),
+        (("a", "it's"), ["a", "it's"]),
+        ([[1, 2], []], [[1, 2], []]),
+        ([decimal.Decimal("1.5"), decimal.Decimal("2.25")], [decimal.Decimal("1.50"), decimal.Decimal("2.25")]),
+        ([datetime.date(2026, 3, 2), None], [datetime.date(2026, 3, 2), None]),
+        (np.array([1, 2]), [1, 2]),
+        (np.array(["2026-03-02", "NaT"], "M8[D]"), [datetime.datetime(2026, 3, 2), None]),
+        (pl.Series([1, None, 3], dtype=pl.Int8), [1, None, 3]),
+        (pl.Series([], dtype=pl.String), []),
+        (pd.Series(["a", None]), ["a", None]),
+        (pa.array(["x"]), ["x"]),
+        (pa.chunked_array([[1], [2]]), [1, 2]),
+        (pa.scalar([1, 2]), [1, 2]),
     ],
     ids=repr,
 )
@@ -75,6 +91,9 @@ def test_parameters_that_are_wrong():
         con.sql("SELECT $x", {"x": 2**70})
     with pytest.raises(TypeError, match=r"parameter \$1: .*NaN"):
         con.sql("SELECT $1", [decimal.Decimal("NaN")])
+    for value, reason in (([1, "a"], "a list of both Int64 and Utf8"), ([1, object()], "object"), ({"a": 1}, "dict"), (memoryview(b"a"), "memoryview")):
+        with pytest.raises(TypeError, match=rf"parameter \$1: .*{reason}"):
+            con.sql("SELECT $1", [value])
     with pytest.raises(TypeError, match="params='abc'"):
         con.sql("SELECT $1", "abc")
     with pytest.raises(rmq.Error, match="param|placeholder|Placeholder"):
@@ -100,6 +119,53 @@ def test_parameters_of_inserts_become_values_of_the_columns():
     expected = [(1.0, "a", first), (1.0, "a", first), (2.0, "b", second), (3.0, "c", None), (4.0, None, None)]
     assert con.sql("SELECT * FROM t ORDER BY n").fetchall() == expected
     assert con.sql("EXPLAIN INSERT INTO t VALUES ($n, $word, $day)", {"n": 2, "word": "b", "day": None}).fetchall()
+
+
+def test_lists_of_parameters_are_arrays():
+    con = rmq.connect().register("t", pl.DataFrame({"v": [1, 2, 3, None]}))
+    for wanted in ([3, 1], np.array([3, 1]), pl.Series([3, 1]), pd.Series([3, 1])):
+        assert con.sql("SELECT v FROM t WHERE array_has($ids, v) ORDER BY v", {"ids": wanted}).fetchall() == [(1,), (3,)]
+        assert con.sql("SELECT v FROM t WHERE v = ANY(?) ORDER BY v", [wanted]).fetchall() == [(1,), (3,)]
+
+
+def test_parameters_of_updates_become_values_of_the_columns():
+    con = rmq.connect()
+    con.sql("CREATE TABLE t (n DOUBLE, word VARCHAR, day DATE) AS VALUES (1, 'a', NULL), (2, 'b', NULL)")
+    assert con.sql("UPDATE t SET word = $1, n = $2 WHERE n = $3", ["new", 7, 1]).fetchall() == [(1,)]
+    con.sql("UPDATE t SET word = ($word), day = $day WHERE word = 'b'", {"word": None, "day": "2024-02-29"})
+    con.sql("UPDATE t SET n = n + ? WHERE word = ?", [1, "new"])
+    assert con.sql("SELECT * FROM t ORDER BY n").fetchall() == [(2.0, None, datetime.date(2024, 2, 29)), (8.0, "new", None)]
+    assert con.sql("EXPLAIN UPDATE t SET word = $1", ["x"]).fetchall()
+    with pytest.raises(rmq.Error, match="x"):
+        con.sql("UPDATE t SET n = $1", ["x"])
+
+
+def test_question_marks():
+    con = rmq.connect()
+    # In the order of the text, whatever that of the clauses.
+    sql = """WITH a AS (SELECT ? AS first) SELECT ? AS second, '?' AS text, first, (SELECT ? AS third), "?" FROM a,
+             (SELECT ? AS "?") AS b WHERE first <> ? /* ? */ ORDER BY first + ? LIMIT ? OFFSET ?"""
+    assert con.sql(sql, [1, 2, 3, 4, 5, 6, 7, 0]).fetchall() == [(2, "?", 1, 3, 4)]
+    assert "Literal" not in con.sql("EXPLAIN SELECT ? AS a", [5]).fetchall()[0][1]
+    con.sql("CREATE TABLE t AS SELECT ? AS a, ? AS b", [1, "x"])
+    assert con.sql("INSERT INTO t VALUES (?, ?), (?, ?)", [2, "y", 3, "z"]).fetchall() == [(2,)]
+    assert con.sql("SELECT * FROM t WHERE a BETWEEN ? AND ? AND b LIKE ? ORDER BY a", [2, 3, "%"]).fetchall() == [(2, "y"), (3, "z")]
+    for text, params, message in (
+        ("SELECT ? + $1", [1, 2], "all [?], or all"),
+        ("SELECT ? + ?", [1], "2 parameters [?], and 1 values"),
+        ("SELECT ?", [1, 2], "1 parameters [?], and 2 values"),
+        ("SELECT ?", {"a": 1}, "those of a dict are for [$]name"),
+    ):
+        with pytest.raises(rmq.ProgrammingError, match=message):
+            con.sql(text, params)
+    with pytest.raises(rmq.Error, match="[Pp]laceholder"):
+        con.sql("SELECT ? + 1").fetchall()
+
+
+def test_copies_take_question_marks(tmp_path):
+    con = rmq.connect()
+    con.sql(f"COPY (SELECT ? AS a) TO '{tmp_path}/a.parquet'", [5])
+    assert con.read_parquet("t", tmp_path / "a.parquet").sql("SELECT a FROM t").fetchall() == [(5,)]
 
 
 def test_range_joins_with_parameters():
@@ -210,12 +276,35 @@ def test_variables_are_read_and_not_changed():
     assert len(more) == 1 and con.sql("SELECT sum(five) FROM created").fetchall() == [(11,)]
 
 
-def test_options():
+def test_variables_that_are_read_later_have_a_hint(tmp_path):
+    con = rmq.connect()
+    lazy = pl.LazyFrame({"v": [1]})
+    pyarrow.parquet.write_table(pa.table({"v": [1]}), tmp_path / "a.parquet")
+    Files = pyarrow.dataset.dataset(tmp_path)
+    with pytest.raises(TypeError, match="table lazy: the variable lazy is a LazyFrame, .*use lazy.collect()"):
+        con.sql("SELECT * FROM lazy")
+    with pytest.raises(TypeError, match="table files: the variable Files is a Dataset, .*use Files.to_table()"):
+        con.sql("SELECT * FROM files")
+    assert lazy is not None and Files is not None
+    # A registered table wins.
+    assert con.register("lazy", pl.DataFrame({"v": [2]})).sql("SELECT v FROM lazy").fetchall() == [(2,)]
+
+
+def test_options(tmp_path):
     con = rmq.connect(target_partitions=3, engine="cpu", memory_limit="1G", **{"datafusion.execution.batch_size": 100})
     settings = dict(con.sql("SELECT name, value FROM information_schema.df_settings").fetchall())
     assert settings["datafusion.execution.target_partitions"] == "3"
     assert settings["rmq.engine"] == "cpu"
     assert settings["datafusion.execution.batch_size"] == "100"
+    named = {"max_temp_directory_size": "1G", "list_files_cache_limit": "1M", "list_files_cache_ttl": "1m30s", "metadata_cache_limit": "2M"}
+    named |= {"file_statistics_cache_limit": "3M", "max_spill_merge_fan_in": "7", "temp_directory": str(tmp_path), "memory_limit": "4G"}
+    read = "SELECT substr(name, 20) AS name, value FROM information_schema.df_settings WHERE name LIKE 'datafusion.runtime.%'"
+    settings = dict(rmq.connect(**named).sql(read).fetchall())
+    assert settings.keys() == named.keys()
+    assert settings.pop("temp_directory").startswith(str(tmp_path))
+    assert settings.items() <= named.items()
+    with pytest.raises(rmq.Error, match="max_spill_merge_fan_in=many: no number"):
+        rmq.connect(max_spill_merge_fan_in="many")
     with pytest.raises(ValueError, match="no option memory_limits; perhaps datafusion.runtime.memory_limit"):
         rmq.connect(memory_limits="1G")
     with pytest.raises(rmq.Error, match="engine|gpu"):
@@ -258,6 +347,57 @@ def test_files(tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet").num_rows == 6
 
 
+def test_files_that_are_added_are_seen(tmp_path):
+    def write(i):
+        pyarrow.parquet.write_table(pa.table({"v": list(range(i))}), tmp_path / f"q{i}.parquet")
+        (tmp_path / f"c{i}.csv").write_text("v\n" + "".join(f"{v}\n" for v in range(i)))
+
+    con = rmq.connect()
+    count = {name: f"SELECT count(*) FROM {name}" for name in ("folder", "pattern", "other", "external", "texts")}
+    write(1)
+    con.read_parquet("folder", tmp_path).read_parquet("pattern", tmp_path / "*.parquet").read_csv("texts", tmp_path)
+    con.sql(f"CREATE EXTERNAL TABLE external STORED AS PARQUET LOCATION '{tmp_path}'")
+    names = ["folder", "pattern", "texts", "external"]
+    assert [con.sql(count[name]).fetchall() for name in names] == [[(1,)]] * 4
+    write(2)
+    assert [con.sql(count[name]).fetchall() for name in names] == [[(3,)]] * 4
+    assert con.read_parquet("other", tmp_path).sql(count["other"]).fetchall() == [(3,)]
+    assert con.read_parquet("folder", tmp_path).sql(count["folder"]).fetchall() == [(3,)]
+    # Kept indexes and sorted sides are of the same files as scans.
+    lowest = "SELECT range_max('folder.v', 0, 99) AS m, (SELECT max(v) FROM folder) AS n"
+    assert con.sql(lowest).fetchall() == [(1, 1)]
+    write(3)
+    assert con.sql(lowest).fetchall() == [(2, 2)]
+    for file in tmp_path.glob("*2.*"):
+        file.unlink()
+    assert [con.sql(count[name]).fetchall() for name in names] == [[(4,)]] * 4
+    # The list is kept for a session that asks for it.
+    kept = rmq.connect(list_files_cache_limit="1M").read_parquet("folder", tmp_path)
+    assert kept.sql(count["folder"]).fetchall() == [(4,)]
+    write(5)
+    assert kept.sql(count["folder"]).fetchall() == [(4,)] and con.sql(count["folder"]).fetchall() == [(9,)]
+
+
+def test_files_beside_folders(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.csv").write_text("v\n1\n")
+    (folder / "b.txt").write_text("v\n2\n")
+    (tmp_path / "c.csv").write_text("v\n4\n")
+    (tmp_path / "d.txt").write_text("v\n8\n")
+    con = rmq.connect()
+
+    def total(*paths):
+        return con.read_csv("t", [*paths]).sql("SELECT sum(v) FROM t").fetchall()[0][0]
+
+    assert total(folder) == 1 and total(folder, tmp_path / "c.csv") == 5
+    for other in (tmp_path / "d.txt", tmp_path / "*"):
+        with pytest.raises(ValueError, match=r"path '.*(d.txt|\*)': beside the folder '.*' only files that end in '.csv'"):
+            total(folder, other)
+    assert total(folder / "*", tmp_path / "d.txt") == 11
+    assert total(tmp_path / "c.csv", tmp_path / "d.txt") == 12
+
+
 def test_errors_have_classes():
     con = rmq.connect()
     for sql in ("SELEC 1", "SELECT * FROM nowhere", "SELECT nothing FROM (SELECT 1 AS a) AS t"):
@@ -270,6 +410,24 @@ def test_errors_have_classes():
         con.close()
         con.sql("SELECT 1")
     con.close()
+
+
+def test_rows_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(rmq.result, "STEP", 7)
+    con = rmq.connect(batch_size=10)
+    result = con.sql("SELECT value AS n, CAST(value AS VARCHAR) AS s FROM generate_series(1, 50) ORDER BY 1")
+    rows = [(i, str(i)) for i in range(1, 51)]
+    assert list(result) == rows and result.shape == (50, 2)
+    assert result.fetchone() == rows[0] and result.fetchmany(12) == rows[1:13] and result.fetchmany(0) == []
+    assert result.fetchall() == rows and list(result) == rows
+    assert result.fetchmany(100) == rows[13:] and result.fetchone() is None and result.fetchmany(1) == []
+    assert result.schema.names == ["n", "s"] and result.schema.types == [pa.int64(), pa.string_view()]
+    with pytest.raises(ValueError, match="size=-1"):
+        result.fetchmany(-1)
+    empty = con.sql("SELECT 1 AS one WHERE false")
+    assert list(empty) == [] and empty.fetchone() is None and empty.shape == (0, 1)
+    con.sql("CREATE TABLE t AS SELECT 1 AS v")
+    assert pd.DataFrame(result, columns=result.columns)["n"].sum() == 1275 and pl.DataFrame(result).shape == (50, 2)
 
 
 def test_texts_of_results():
@@ -286,6 +444,34 @@ def test_texts_of_results():
     assert re.search(r"elapsed_compute|output_rows", result.explain(analyze=True))
     with pytest.raises(ValueError, match="format='yaml'"):
         result.explain(format="yaml")
+
+
+def test_tables_of_queries():
+    con = rmq.connect(target_partitions=3, batch_size=2)
+    numbers = pl.DataFrame({"v": [5, 3, None, 8, 1], "s": ["a", "b", None, "c", "d"]})
+    con.sql("CREATE TABLE t AS SELECT * FROM numbers ORDER BY v DESC NULLS LAST")
+    # In the order of the query.
+    lowest = con.sql("SELECT value AS i, range_min('t.v', value, value) AS v FROM generate_series(0, 4) ORDER BY i")
+    assert lowest.fetchall() == [(0, 8), (1, 5), (2, 3), (3, 1), (4, None)]
+    con.sql("INSERT INTO t VALUES (NULL, NULL)")
+    # A table that is there stays, and its query does not run.
+    con.sql("CREATE TABLE IF NOT EXISTS t AS SELECT 1 / v AS v FROM (VALUES (0)) AS x(v)")
+    with pytest.raises(rmq.Error, match="already exists"):
+        con.sql("CREATE TABLE t AS SELECT 1 / v AS v FROM (VALUES (0)) AS x(v)")
+    assert con.sql("SELECT count(*) FROM t").fetchall() == [(6,)]
+    # The new table is made of the old one, and the old one stays if that fails.
+    con.sql("CREATE OR REPLACE TABLE t AS SELECT v * 2 AS v FROM t WHERE v > 2")
+    assert sorted(con.sql("SELECT v FROM t")) == [(6,), (10,), (16,)]
+    with pytest.raises(rmq.OperationalError, match="[Dd]ivide"):
+        con.sql("CREATE OR REPLACE TABLE t AS SELECT 1 / (v - v) AS v FROM t")
+    assert len(con.sql("SELECT v FROM t")) == 3
+    con.sql("CREATE TABLE typed (n DOUBLE NOT NULL, word VARCHAR DEFAULT 'x') AS SELECT 1, 'a'")
+    con.sql("INSERT INTO typed (n) VALUES (2)")
+    assert sorted(con.sql("SELECT * FROM typed")) == [(1.0, "a"), (2.0, "x")]
+    with pytest.raises(rmq.Error, match="dup"):
+        con.sql("CREATE TABLE twice AS SELECT 1 AS dup, 2 AS dup")
+    con.sql("CREATE TABLE none AS SELECT v FROM t WHERE false")
+    assert con.sql("SELECT v FROM none").fetchall() == [] and len(numbers) == 5
 
 
 def test_asof_join_and_views():
@@ -308,7 +494,7 @@ def test_missing_libraries_are_named(monkeypatch):
 
 
 @pytest.mark.parametrize("library", ["tqdm", "rich"])
-def test_progress(library, monkeypatch, capsys):
+def test_progress(library, monkeypatch, capsys, tmp_path):
     if library == "rich":
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
         # It shows bars only on terminals.
@@ -328,14 +514,28 @@ def test_progress(library, monkeypatch, capsys):
     monkeypatch.setattr(kind, "update", update)
     con = rmq.connect(progress=True)
     # Hours of work. An error of the bar stops it.
+    endless = "SELECT count(*) AS n FROM generate_series(1, 1000000000000) AS t(x) WHERE x % 7 = 3"
     with pytest.raises(Enough):
-        con.sql("SELECT count(*) FROM generate_series(1, 1000000000000) AS t(x) WHERE x % 7 = 3").fetchall()
+        con.sql(endless).fetchall()
     assert seen == sorted(seen) and seen[-1] > 0
     shown = capsys.readouterr()
     assert "rows" in shown.out + shown.err
     # Short queries have none.
     con.sql("SELECT 1").fetchall()
     assert capsys.readouterr() == ("", "")
+    # So have statements that run at once.
+    con.sql("CREATE TABLE t (n BIGINT) AS VALUES (1)")
+    for statement in (
+        f"INSERT INTO t {endless}",
+        f"COPY ({endless}) TO '{tmp_path}/out.csv'",
+        f"CREATE TABLE new AS {endless}",
+        f"CREATE OR REPLACE TABLE t AS {endless}",
+    ):
+        seen.clear()
+        with pytest.raises(Enough):
+            con.sql(statement)
+        assert seen == sorted(seen) and seen[-1] > 0
+        assert con.tables() == ["t"] and con.sql("SELECT * FROM t").fetchall() == [(1,)]
 
 
 def test_progress_without_a_library(monkeypatch):

@@ -10,6 +10,7 @@ use datafusion::common::TableReference;
 use datafusion::datasource::MemTable;
 
 use super::errors::{error, from_datafusion};
+use crate::progress::RunningPlan;
 use crate::shared::Shared;
 
 /// The rows, as the statement that appends them sees them.
@@ -54,7 +55,8 @@ pub async fn ingest(
             let (name, columns) = (quoted(&table), columns.join(", "));
             let insert = format!("INSERT INTO {name} ({columns}) SELECT {columns} FROM {ROWS}");
             let frames = vec![(ROWS.to_string(), Arc::new(new) as _)];
-            let inserted = shared.statement(&insert, None, &frames).await;
+            let running = RunningPlan::default();
+            let inserted = shared.statement(&insert, None, &frames, &running).await;
             inserted.map_err(from_datafusion)?;
         }
         (IngestMode::Replace, _) | (IngestMode::Create | IngestMode::CreateAppend, false) => {

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::errors::{block_on, error, from_datafusion, not_implemented};
 use super::ingest::{Target, ingest};
 use super::options::{text, unknown};
+use crate::progress::RunningPlan;
 use crate::running::{Cancelled, Running, unless_cancelled};
 use crate::shared::Shared;
 
@@ -145,7 +146,9 @@ impl Statement for RmqStatement {
             let begun = async {
                 let mut frames = vec![];
                 for params in params {
-                    frames.push(shared.statement(&sql, params, &vec![]).await?.frame);
+                    let running = RunningPlan::default();
+                    let planned = shared.statement(&sql, params, &vec![], &running).await?;
+                    frames.push(planned.frame);
                 }
                 let schema = match frames.first() {
                     Some(frame) => frame.schema().as_arrow().clone(),
@@ -193,7 +196,8 @@ impl Statement for RmqStatement {
             let done = async {
                 let mut count = None;
                 for params in params {
-                    let planned = shared.statement(&sql, params, &vec![]).await?;
+                    let running = RunningPlan::default();
+                    let planned = shared.statement(&sql, params, &vec![], &running).await?;
                     let rows = planned.frame.collect().await?;
                     if !planned.changes {
                         continue;

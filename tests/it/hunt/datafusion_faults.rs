@@ -252,6 +252,44 @@ async fn a_parameter_of_an_insert_is_stored_without_a_cast() -> Result<()> {
     Ok(())
 }
 
+/// A parameter that is a new value of an UPDATE gets no cast either. In CAST it does.
+#[tokio::test]
+async fn a_parameter_of_an_update_gets_no_cast() -> Result<()> {
+    for (value, is_updated) in [("CAST($1 AS VARCHAR)", true), ("$1", false)] {
+        let ctx = SessionContext::new();
+        run(&ctx, "CREATE TABLE words (word VARCHAR) AS VALUES ('a')").await?;
+        let update = ctx.sql(&format!("UPDATE words SET word = {value}")).await?;
+        let update = update.with_param_values(vec![ScalarValue::from("b")])?;
+        let updated = update.collect().await;
+        assert_eq!(updated.is_ok(), is_updated, "{value}: {updated:?}");
+    }
+    Ok(())
+}
+
+/// The list of a folder's files is kept for as long as the table lives.
+#[tokio::test]
+async fn files_that_are_added_to_a_folder_are_not_seen() -> Result<()> {
+    for (limit, expected) in [("1M", "2"), ("0K", "4")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().display();
+        let ctx = SessionContext::new();
+        run(
+            &ctx,
+            &format!("SET datafusion.runtime.list_files_cache_limit = '{limit}'"),
+        )
+        .await?;
+        let copy = format!("COPY (VALUES (1), (2)) TO '{path}/a.parquet'");
+        run(&ctx, &copy).await?;
+        let create = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}'");
+        run(&ctx, &create).await?;
+        let count = "SELECT count(*) FROM t";
+        assert_eq!(answer(&ctx, count).await?, ["2"]);
+        run(&ctx, &copy.replace("a.parquet", "b.parquet")).await?;
+        assert_eq!(answer(&ctx, count).await?, [expected], "{limit}");
+    }
+    Ok(())
+}
+
 /// The nested loop join takes its first side in parts where memory is short, and returns rows without a match once for
 /// each partition of the second side.
 #[tokio::test(flavor = "multi_thread")]
