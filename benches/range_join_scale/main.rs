@@ -9,8 +9,10 @@ mod cancel;
 mod data;
 mod limits;
 mod queries;
+mod start;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,6 +81,10 @@ struct Options {
     /// Keep the searched sides of range joins: the first run of a query builds them, the others find them
     #[arg(long)]
     keep: bool,
+    /// Measure what new processes pay for searched sides over Parquet files, instead: a directory for `quotes` and the
+    /// indexes
+    #[arg(long)]
+    start: Option<PathBuf>,
     /// Runs of each query after the first
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -273,8 +279,14 @@ fn row(batches: &[RecordBatch]) -> Result<String> {
     Ok(values.collect::<Result<Vec<_>, _>>()?.join(" "))
 }
 
-/// Returns the times that the extension's operators report, in seconds and summed over partitions.
-fn times(plan: &Arc<dyn ExecutionPlan>) -> String {
+/// Returns one of the times that the extension's operators report, in seconds.
+fn seconds_of(plan: &Arc<dyn ExecutionPlan>, name: &str) -> f64 {
+    let nanos = nanoseconds(plan).get(name).copied().unwrap_or(0);
+    Duration::from_nanos(nanos as u64).as_secs_f64()
+}
+
+/// Returns the times that the extension's operators report, summed over partitions.
+fn nanoseconds(plan: &Arc<dyn ExecutionPlan>) -> BTreeMap<String, usize> {
     fn visit(plan: &Arc<dyn ExecutionPlan>, times: &mut BTreeMap<String, usize>) {
         let is_ours =
             ["RangeJoinExec", "RangeLookupExec", "UniqueGroupsExec"].contains(&plan.name());
@@ -293,6 +305,12 @@ fn times(plan: &Arc<dyn ExecutionPlan>) -> String {
     }
     let mut found = BTreeMap::new();
     visit(plan, &mut found);
+    found
+}
+
+/// Returns the same as text, in seconds.
+fn times(plan: &Arc<dyn ExecutionPlan>) -> String {
+    let found = nanoseconds(plan);
     assert!(
         !found.is_empty(),
         "the query was not planned with the extension's operators"
@@ -350,6 +368,12 @@ fn main() -> Result<()> {
                  peak of memory over the columns read; seconds of the operators, all partitions together",
                 options.engine, options.runs
             );
+            if let (Some(directory), Dataset::Trades) = (&options.start, dataset) {
+                for query in &queries {
+                    start::measure(query, &options, *threads, &tables, directory)?;
+                }
+                continue;
+            }
             let runner = Runner::new(&options, *threads, *mode, &tables)?;
             for query in &queries {
                 let answer = runner.measure(query, &options, &tables, limits)?;

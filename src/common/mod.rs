@@ -7,6 +7,7 @@ pub(crate) mod array_bytes;
 pub(crate) mod column_ref;
 pub(crate) mod dictionaries;
 pub(crate) mod errors;
+pub(crate) mod identity;
 pub(crate) mod inputs;
 pub(crate) mod options;
 pub(crate) mod ordered_type;

@@ -35,6 +35,8 @@ pub struct RmqOptions {
     pub keep_indexes: bool,
     /// The maximum memory of cached indexes and the columns copied for them.
     pub index_memory_limit: ByteSize,
+    /// The directory in which indexes over Parquet files survive the process; empty if they are kept in memory alone.
+    pub index_directory: String,
     /// The number of threads that build the index of a large column; 0 uses all cores.
     pub build_threads: usize,
     /// The CUDA devices to use. Each has a copy of every index on devices.
@@ -61,6 +63,7 @@ impl Default for RmqOptions {
             rewrite: true,
             keep_indexes: true,
             index_memory_limit: ByteSize(8 << 30),
+            index_directory: String::new(),
             build_threads: 0,
             devices: DeviceList(vec![0]),
             device_memory_limit: None,
@@ -73,7 +76,7 @@ impl Default for RmqOptions {
 }
 
 /// The description of each option in `information_schema.df_settings`.
-const HELP: [(&str, &str); 10] = [
+const HELP: [(&str, &str); 11] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -92,6 +95,10 @@ const HELP: [(&str, &str); 10] = [
         "rmq.index_memory_limit",
         "The most memory that indexes, and the columns copied for them, may take: bytes, or with a unit K, M, G or T. Over it \
          the least recently used go",
+    ),
+    (
+        "rmq.index_directory",
+        "A directory in which the sorted rows of range joins over Parquet files are written, and found by the next process; '' for none",
     ),
     (
         "rmq.build_threads",
@@ -154,6 +161,7 @@ impl ExtensionOptions for RmqOptions {
             "rewrite" => self.rewrite = parse(key, value, "true or false")?,
             "keep_indexes" => self.keep_indexes = parse(key, value, "true or false")?,
             "index_memory_limit" => self.index_memory_limit = value.parse()?,
+            "index_directory" => self.index_directory = value.to_string(),
             "build_threads" => {
                 self.build_threads = parse(key, value, "a whole number, 0 for all cores")?;
             }
@@ -189,6 +197,7 @@ impl ExtensionOptions for RmqOptions {
             self.rewrite.to_string(),
             self.keep_indexes.to_string(),
             self.index_memory_limit.to_string(),
+            self.index_directory.clone(),
             self.build_threads.to_string(),
             self.devices.to_string(),
             self.device_memory_limit
@@ -460,6 +469,7 @@ mod tests {
             ("devices", "2,0"),
             ("device_memory_limit", "40G"),
             ("build_threads", "3"),
+            ("index_directory", "/var/lib/rmq indexes"),
             ("range_joins", "never"),
             ("join_mode", "partitioned"),
         ] {

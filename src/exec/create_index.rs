@@ -210,6 +210,13 @@ impl IndexBuild {
             true,
             1,
         )?;
+        let keeper = Arc::new(keeper);
+        if let Some(persisted) = keeper.find_persisted().await?
+            && builder.load(&keeper, persisted).await?.is_some()
+            && let Some(kept) = keeper.find_in_order()
+        {
+            return self.catalog.name_rows(&self.index, &kept, limit);
+        }
         let plan = Arc::clone(keeper.plan());
         let partitions = 0..plan.output_partitioning().partition_count();
         let inputs = partitions.map(|partition| plan.execute(partition, Arc::clone(context)));

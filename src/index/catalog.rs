@@ -63,6 +63,8 @@ pub struct CachedIndexInfo {
     pub hits: u64,
     /// Time since it was cached.
     pub age: Duration,
+    /// Whether it is in files of `rmq.index_directory`: `writing`, `written`, `failed`, or `loaded` from there.
+    pub disk: Option<&'static str>,
 }
 
 impl IndexCatalog {
@@ -471,6 +473,7 @@ impl IndexCatalog {
                     engine: Target::Cpu.label(),
                     hits: 0,
                     age: Duration::ZERO,
+                    disk: None,
                 })
                 .collect();
         }
@@ -498,6 +501,7 @@ impl IndexCatalog {
                     engine: key.target.label(),
                     hits,
                     age,
+                    disk: None,
                 },
                 Item::Rows(rows) => {
                     // The query that has sorted them may have other names for the columns.
@@ -515,6 +519,7 @@ impl IndexCatalog {
                         engine: Target::Cpu.label(),
                         hits,
                         age,
+                        disk: rows.disk(),
                     }
                 }
             }

@@ -34,6 +34,9 @@ pub(crate) trait KeptRows: Any + Debug + Send + Sync {
 
     /// Bytes of host memory now: indexes are built when queries justify it.
     fn bytes(&self) -> usize;
+
+    /// Whether they are in files: `writing`, `written`, `failed`, or `loaded` from there.
+    fn disk(&self) -> Option<&'static str>;
 }
 
 /// A plan of rows that another process has sent: there is no table of the session that would tell what they are.

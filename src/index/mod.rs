@@ -9,6 +9,7 @@
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
 //!   `table_version`: what providers state about versions.
+//! - `index_file`: files in which indexes survive the process.
 
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
@@ -17,6 +18,7 @@ pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod entries;
+pub(crate) mod index_file;
 pub(crate) mod key_index;
 pub(crate) mod named_index;
 pub(crate) mod narrow_keys;

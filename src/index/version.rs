@@ -17,6 +17,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path;
 
+use crate::common::identity::Identity;
 use crate::index::table_version::TableVersion;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
@@ -148,6 +149,25 @@ impl FileVersion {
         }
     }
 
+    /// Adds what tells this version of the file from others. Not the device: it may have another number when the file
+    /// system is mounted the next time.
+    fn add_to(&self, identity: &mut Identity) {
+        let Self { store, meta, local } = self;
+        let local = local.as_ref().map(|local| {
+            let inode = local.inode.map(|(_, inode)| inode);
+            (inode, local.changed)
+        });
+        let ObjectMeta {
+            location,
+            last_modified,
+            size,
+            e_tag,
+            version,
+        } = meta;
+        identity.add_debug(&(store, location.as_ref(), last_modified, size));
+        identity.add_debug(&(e_tag, version, local));
+    }
+
     /// Its store and path.
     fn path(&self) -> (&str, &Path) {
         (&self.store, &self.meta.location)
@@ -184,6 +204,21 @@ impl Version {
         let columns: Arc<[_]> = columns.collect();
         let is_empty = columns.is_empty() && files.is_empty();
         (!is_empty).then_some(Self::Scans(ScannedData { columns, files }))
+    }
+
+    /// Adds what tells this version from others in any process; returns the store and the path of the first file.
+    /// `None` if it is not one of files alone.
+    pub(crate) fn add_to(&self, identity: &mut Identity) -> Option<(&str, &Path)> {
+        let Self::Scans(ScannedData { columns, files }) = self else {
+            return None;
+        };
+        if !columns.is_empty() {
+            return None;
+        }
+        for file in files {
+            file.add_to(identity);
+        }
+        files.first().map(FileVersion::path)
     }
 
     /// Whether files are part of it, which may change while they are read.

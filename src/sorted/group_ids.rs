@@ -49,8 +49,16 @@ impl GroupIds {
 
     /// `rows` rows with the id 0.
     pub(crate) fn of_one_group(rows: usize) -> Self {
+        Self::of_groups(&[number(rows)])
+    }
+
+    /// The rows of one group after another, of which there are so many each.
+    pub(crate) fn of_groups(counts: &[u32]) -> Self {
         let mut runs = vec![];
-        push(&mut runs, 0, rows);
+        for (group, count) in counts.iter().enumerate() {
+            push(&mut runs, number(group), *count as usize);
+        }
+        let rows = counts.iter().map(|count| *count as usize).sum();
         Self {
             rows,
             len: rows,

@@ -21,6 +21,7 @@ use crate::sorted::byte_sort::sort_bytes;
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::group_sort::{SortContext, sort_groups, unsorted_groups};
 use crate::sorted::groups::Groups;
+use crate::sorted::id_table::NO_GROUP;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::RadixKey;
@@ -54,6 +55,36 @@ impl RowsPart {
             key_bytes: 0,
             nulls: NullBufferBuilder::new(0),
         })
+    }
+
+    /// A part of rows that are sorted: given the equality keys of each group, how many rows it has, and the range key
+    /// of each row, of which none is NULL.
+    ///
+    /// # Errors
+    /// Arrow's errors for keys that cannot be converted; an execution error if these are not groups of so many rows.
+    pub(crate) fn of_groups(equal: &[ArrayRef], counts: &[u32], key: &ArrayRef) -> Result<Self> {
+        let types: Vec<DataType> = equal.iter().map(|e| e.data_type().clone()).collect();
+        let mut part = Self::try_new(key.len(), &types, key.data_type())?;
+        part.key_bytes += part.keys.append(key)?;
+        part.nulls.append_n_non_nulls(key.len());
+        let mut ids = vec![NO_GROUP; counts.len()];
+        match &mut part.groups {
+            Some(groups) => groups.add(equal, &mut ids)?,
+            None => ids.truncate(0),
+        }
+        let rows: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        let are_distinct = ids.iter().zip(0..).all(|(id, group)| *id == group);
+        let are_complete = equal.iter().all(|e| e.len() == counts.len());
+        if rows != key.len() as u64
+            || key.logical_null_count() > 0
+            || !(are_distinct && are_complete)
+        {
+            return exec_err!("the rows are not those of {} sorted groups", counts.len());
+        }
+        if part.groups.is_some() {
+            part.group_ids = GroupIds::of_groups(counts);
+        }
+        Ok(part)
     }
 
     /// Adds a batch of rows, given their equality keys and their range key.

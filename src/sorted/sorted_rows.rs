@@ -47,6 +47,11 @@ impl SortedRows {
         self.starts.last().copied().unwrap_or(0)
     }
 
+    /// The first position of each group, and the end of the last. There may be groups without rows.
+    pub(crate) fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
     /// Approximate bytes of the keys and the groups, without the order, which is shared.
     pub(crate) fn bytes(&self) -> usize {
         let keys = match &self.keys {

@@ -60,6 +60,7 @@ pub(crate) fn table_of(held: &[CachedIndexInfo]) -> Result<MemTable> {
         ("engine", strings(&|h| Some(h.engine.clone()))),
         ("hits", numbers(&|h| h.hits)),
         ("age", age),
+        ("disk", strings(&|h| h.disk.map(str::to_string))),
     ];
     let batch = RecordBatch::try_from_iter(columns)?;
     MemTable::try_new(batch.schema(), vec![vec![batch]])

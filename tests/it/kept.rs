@@ -22,7 +22,7 @@ use crate::spilling::share;
 use crate::support::{bigint, cpu_session, run, session_of_pool, set};
 
 /// Joins of every form. `p` has the rows that are kept.
-const QUERIES: [&str; 17] = [
+pub const QUERIES: [&str; 17] = [
     "SELECT q.id, min(p.v), count(*), sum(p.v) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id",
     "SELECT q.id, max(p.v) FROM q LEFT JOIN p ON p.t >= q.a AND p.t < q.b GROUP BY q.id",
     "SELECT q.id, max(p.v) FROM q LEFT JOIN p ON p.t > q.a AND p.t <= q.b GROUP BY q.id",
@@ -57,7 +57,7 @@ fn rows(first: usize, count: usize) -> String {
 }
 
 /// A session with tables `p` and `q`.
-async fn tables() -> SessionContext {
+pub async fn tables() -> SessionContext {
     let ctx = joining(cpu_session());
     for sql in [
         format!("CREATE TABLE p AS {}", rows(0, 700)),
@@ -77,7 +77,7 @@ pub fn joining(ctx: SessionContext) -> SessionContext {
 }
 
 /// The sorted rows, and the number of build sides that were found.
-async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize) {
+pub async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize) {
     let plan = ctx.sql(sql).await.expect(sql);
     let plan = plan.create_physical_plan().await.expect(sql);
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await;
@@ -253,7 +253,7 @@ async fn changed_tables_have_new_answers() {
 }
 
 /// Writes `p` as a Parquet file, last changed an hour ago.
-async fn write(tables: &SessionContext, file: &Path, rows: &str) {
+pub async fn write(tables: &SessionContext, file: &Path, rows: &str) {
     // A new file, so that a reader of the old one keeps its open file.
     let _ = std::fs::remove_file(file);
     let sql = format!("COPY ({rows}) TO '{}' STORED AS PARQUET", file.display());
@@ -267,7 +267,7 @@ async fn write(tables: &SessionContext, file: &Path, rows: &str) {
 }
 
 /// Waits until recent change times are old enough to be trusted, as they can't be set.
-async fn settle() {
+pub async fn settle() {
     tokio::time::sleep(Duration::from_millis(2100)).await;
 }
 

@@ -20,6 +20,7 @@ mod nearest;
 mod nested_loop;
 mod overlaps;
 mod partitioned;
+mod persisted;
 mod plans;
 mod prevailing;
 mod properties;

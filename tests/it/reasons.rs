@@ -1,6 +1,7 @@
 //! The debug log says why a rule leaves plain SQL unchanged.
 
 use std::cell::RefCell;
+use std::sync::{Mutex, Once};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
@@ -13,7 +14,7 @@ use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
 use datafusion_rmq::SessionStateBuilderExt;
 use datafusion_rmq::physical_plan::QuadraticJoin;
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::support::{run, session, set};
 
@@ -22,16 +23,45 @@ thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
+/// The extension's warnings of all tests.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(vec![]);
+
 /// A logger that records the extension's lines. Other tests log on other threads.
 struct Recorder;
 
+/// Sets the logger, unless another test has.
+pub fn record_log() {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        log::set_logger(&Recorder).expect("no other logger is set");
+        log::set_max_level(LevelFilter::Debug);
+    });
+}
+
+/// The warnings of all tests so far that contain this text.
+pub fn warnings(text: &str) -> Vec<String> {
+    let warnings = WARNINGS.lock().expect("a list");
+    let warnings = warnings.iter().filter(|line| line.contains(text));
+    warnings.cloned().collect()
+}
+
 impl Log for Recorder {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.target().starts_with("datafusion_rmq") && LINES.with_borrow(Option::is_some)
+        metadata.target().starts_with("datafusion_rmq")
+            && (metadata.level() == Level::Warn || LINES.with_borrow(Option::is_some))
     }
 
     fn log(&self, record: &Record) {
-        if self.enabled(record.metadata()) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        if record.level() == Level::Warn {
+            WARNINGS
+                .lock()
+                .expect("a list")
+                .push(record.args().to_string());
+        }
+        if LINES.with_borrow(Option::is_some) {
             let line = format!("{}: {}", record.level(), record.args());
             LINES.with_borrow_mut(|lines| lines.get_or_insert_default().push(line));
         }
@@ -55,8 +85,7 @@ async fn log_of(ctx: &SessionContext, sql: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn the_log_has_the_reason_for_each_rejection() {
-    log::set_logger(&Recorder).expect("no other logger is set");
-    log::set_max_level(LevelFilter::Debug);
+    record_log();
     let ctx = session();
     for sql in [
         "CREATE TABLE p AS SELECT value AS k, value * 2 AS j, value AS v FROM range(0, 100)",
@@ -156,7 +185,6 @@ async fn the_log_has_the_reason_for_each_rejection() {
     set(&ctx, "rmq.rewrite", "false");
     assert_eq!(log_of(&ctx, &reasons[1].0).await, [""; 0]);
     rules_without_a_place();
-    log::set_max_level(LevelFilter::Off);
 }
 
 /// Tables of some hundred rows: of fewer, a nested loop is the best plan.

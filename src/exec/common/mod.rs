@@ -1,6 +1,6 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
-//! plan properties, methods and keys, output batches, versions of files, statistics, notes in EXPLAIN, and the filters
-//! that inputs may evaluate.
+//! plan properties, methods, keys and identities, output batches, versions of files, statistics, notes in EXPLAIN, and
+//! the filters that inputs may evaluate.
 
 pub(crate) mod added_columns;
 pub(crate) mod another_run;
@@ -14,6 +14,7 @@ pub(crate) mod note;
 pub(crate) mod once_per_run;
 pub(crate) mod ordered_rows;
 pub(crate) mod output_batches;
+pub(crate) mod plan_identity;
 pub(crate) mod plan_key;
 pub(crate) mod plan_methods;
 pub(crate) mod statistics;

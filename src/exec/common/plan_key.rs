@@ -44,14 +44,14 @@ const MAX_FILES: usize = 256;
 /// Which rows a plan returns of what it scans, and in which order. Not which columns.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PlanKey {
-    operators: Vec<Operator>,
+    pub(super) operators: Vec<Operator>,
     /// How the data of each scan are divided, which changes with a table.
-    layouts: Vec<Layout>,
+    pub(super) layouts: Vec<Layout>,
 }
 
 /// The data of a scan: one list for each partition, or one list if only their order counts.
 #[derive(Debug, PartialEq)]
-enum Layout {
+pub(super) enum Layout {
     /// The number of batches: a union has those of several tables.
     Batches(Vec<usize>),
     Files(Vec<Vec<FilePart>>),
@@ -86,7 +86,7 @@ impl Layout {
 
 /// An operator, without its inputs, which follow it. Expressions are over the columns of the scan or union below.
 #[derive(Debug, PartialEq)]
-enum Operator {
+pub(super) enum Operator {
     Memory,
     Parquet(Box<ParquetScan>),
     Filter(PhysicalExprRef),
@@ -98,20 +98,20 @@ enum Operator {
 
 /// Which rows of its files a scan returns.
 #[derive(Debug, PartialEq)]
-struct ParquetScan {
+pub(super) struct ParquetScan {
     /// The types to which those of the files are cast.
-    table_schema: SchemaRef,
-    predicate: Option<PhysicalExprRef>,
-    options: TableParquetOptions,
-    batch_rows: Option<usize>,
+    pub(super) table_schema: SchemaRef,
+    pub(super) predicate: Option<PhysicalExprRef>,
+    pub(super) options: TableParquetOptions,
+    pub(super) batch_rows: Option<usize>,
 }
 
 /// A file or a part of it, with the values of its partition columns.
 #[derive(Debug, PartialEq)]
-struct FilePart {
-    path: Path,
-    range: Option<FileRange>,
-    values: Vec<ScalarValue>,
+pub(super) struct FilePart {
+    pub(super) path: Path,
+    pub(super) range: Option<FileRange>,
+    pub(super) values: Vec<ScalarValue>,
 }
 
 impl FilePart {

@@ -72,6 +72,11 @@ impl BuildMetrics {
         summary(&self.set).counter("index_kept", 0).add(1);
     }
 
+    /// Records that a build side of another process is read from its files. The metric is shown only then.
+    pub(crate) fn record_loaded(&self) {
+        summary(&self.set).counter("index_loaded", 0).add(1);
+    }
+
     /// Records that the build side consists of this many segments. The metric is shown only then.
     pub(crate) fn record_segments(&self, segments: usize) {
         summary(&self.set)

@@ -18,6 +18,7 @@ use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{Searches, Segment};
+use crate::exec::range_join::build_side::persisted::PersistedSide;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
 use crate::exec::range_join::devices::JoinDevices;
@@ -96,10 +97,9 @@ impl BuildSideBuilder {
     /// The same builder, whose build side is kept for later queries. `kept` are the rows, if that has been done.
     pub(crate) fn with_keeper(
         self,
-        keeper: Option<BuildSideKeeper>,
+        keeper: Option<Arc<BuildSideKeeper>>,
         kept: Option<Arc<Segment>>,
     ) -> Self {
-        let keeper = keeper.map(Arc::new);
         Self {
             keeper,
             kept,
@@ -179,15 +179,44 @@ impl BuildSideBuilder {
             _ => None,
         };
         let is_new = kept.is_none();
+        let missing = kept.as_ref().map(|kept| keeper.missing(kept));
+        let saved = keeper.persists().then(|| {
+            let memory = rows.memory.new_empty();
+            (rows.batches.clone(), memory)
+        });
         let (side, segment) = self.build_segment(keeper, kept, rows).await?;
-        if is_new {
-            keeper
-                .keep(vec![segment], vec![], Searches::default())
-                .await?;
+        let is_kept = if is_new {
+            let kept = vec![Arc::clone(&segment)];
+            keeper.keep(kept, vec![], Searches::default()).await?
         } else {
             keeper.shrink();
+            true
+        };
+        if let Some((batches, memory)) = saved.filter(|_| is_kept) {
+            let added: Option<Vec<usize>> =
+                missing.map(|missing| missing.into_iter().map(|(i, _)| i).collect());
+            let indexer = self.indexer()(Waiting::forever());
+            let is_restored = segment.sorted().is_restored;
+            let (batches, _) = indexer.in_sorting_order(batches, is_restored)?;
+            keeper.persist(&segment, batches, added.as_deref(), memory)?;
         }
         Ok(side)
+    }
+
+    /// Reads a build side that another process has written, and keeps it; `None` if it is not as it was written.
+    pub(crate) async fn load(
+        &self,
+        keeper: &Arc<BuildSideKeeper>,
+        persisted: PersistedSide,
+    ) -> Result<Option<Arc<Segment>>> {
+        let started = Instant::now();
+        let (indexer, memory) = (self.indexer(), self.memory.reservation());
+        let keeper = Arc::clone(keeper);
+        let work = move |waiting| keeper.load(persisted, &indexer(waiting), &memory);
+        let loaded = blocking(work).await;
+        self.metrics.build_time.add_elapsed(started);
+        self.metrics.elapsed_compute.add_elapsed(started);
+        loaded
     }
 
     /// Sorts and indexes rows, or adds their values to those that are kept.
@@ -234,13 +263,20 @@ impl BuildSideBuilder {
         keeper: &Arc<BuildSideKeeper>,
         kept: &Arc<Segment>,
     ) -> Result<Option<BuildSide>> {
-        if !keeper.missing(kept).is_empty() {
+        if !keeper.missing(kept).is_empty() && !keeper.persists() {
             return Ok(None);
         }
         let (indexer, memory) = (self.indexer(), self.memory.reservation());
         let (keeper, kept) = (Arc::clone(keeper), Arc::clone(kept));
-        let work = move |waiting| keeper.side(&kept, &indexer(waiting), &memory);
-        blocking(work).await.map(Some)
+        let work = move |waiting| {
+            let indexer = indexer(waiting);
+            keeper.load_values(&kept, &indexer, &memory)?;
+            if !keeper.missing(&kept).is_empty() {
+                return Ok(None);
+            }
+            keeper.side(&kept, &indexer, &memory).map(Some)
+        };
+        blocking(work).await
     }
 
     /// The segments of a build side: those that are kept, with the values that they lack, and a new one of the rows

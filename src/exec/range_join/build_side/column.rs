@@ -135,6 +135,18 @@ impl ColumnNeeds {
         }
     }
 
+    /// What is needed besides single rows, and whether these are.
+    pub(crate) fn split_rows(self) -> (Self, bool) {
+        let rows = self.rows;
+        (
+            Self {
+                rows: false,
+                ..self
+            },
+            rows,
+        )
+    }
+
     /// Whether counts of values that are not NULL are needed.
     pub(crate) fn has_counts(&self) -> bool {
         self.counts

@@ -30,6 +30,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
@@ -37,10 +39,14 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::{ByteSize, RmqOptions};
+use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
 use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
+use crate::exec::range_join::build_side::persisted::{
+    PersistedSide, SideFiles, SideWriter, read_values,
+};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
@@ -69,6 +75,8 @@ pub(crate) struct BuildSideKeeper {
     requested: SystemTime,
     /// Whether what is built is kept. Otherwise it is only looked for.
     pub(super) keeps: bool,
+    /// The files in which other processes find it, if they can.
+    files: Option<Arc<SideFiles>>,
 }
 
 impl BuildSideKeeper {
@@ -115,14 +123,21 @@ impl BuildSideKeeper {
         });
         let (values, plan_key) = (values.collect(), scanned.key);
         let is_limited = !matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
+        let key = RowsKey {
+            plan: plan_key,
+            keys,
+            batch_rows: context.session_config().batch_size(),
+        };
+        let directory = options.index_directory.as_str();
+        // Values may be missing in files, and added only to rows in order.
+        let files = (!directory.is_empty() && is_in_order)
+            .then(|| SideFiles::of(directory, &key, &version))
+            .flatten();
         Some(Self {
             catalog,
             limit: options.index_memory_limit,
-            key: Arc::new(RowsKey {
-                plan: plan_key,
-                keys,
-                batch_rows: context.session_config().batch_size(),
-            }),
+            files: files.map(Arc::new),
+            key: Arc::new(key),
             values,
             columns: columns.clone(),
             threshold,
@@ -276,8 +291,104 @@ impl BuildSideKeeper {
         !self.version.has_files() || self.version.is_settled_at(self.requested)
     }
 
-    /// Keeps rows for later queries, unless a file has changed or may have while it was read. `segment_of` is the
-    /// number of the segment of each batch, and `searches` counts on, if there are several.
+    /// The rows in files, if other processes have written them.
+    ///
+    /// # Errors
+    /// An internal error if the thread that opens the files does not end.
+    pub(crate) async fn find_persisted(&self) -> Result<Option<PersistedSide>> {
+        let Some(files) = self.files.clone().filter(|_| self.keeps) else {
+            return Ok(None);
+        };
+        let may_be_restored = !self.columns.row_order_matters();
+        blocking(move |_| Ok(PersistedSide::open(&files, may_be_restored))).await
+    }
+
+    /// Reads rows from files, and keeps them for later queries; `None` if the files are not as they were written.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// If memory is short or the query is cancelled.
+    pub(crate) fn load(
+        &self,
+        persisted: PersistedSide,
+        indexer: &SortAndIndex,
+        memory: &MemoryReservation,
+    ) -> Result<Option<Arc<Segment>>> {
+        let Some(sorted) = persisted.read(&self.types()?, indexer, memory)? else {
+            return Ok(None);
+        };
+        let segment = Arc::new(Segment::loaded(sorted));
+        self.load_values(&segment, indexer, memory)?;
+        self.keep_segments(vec![Arc::clone(&segment)], vec![], Searches::default())?;
+        Ok(Some(segment))
+    }
+
+    /// Reads what is missing of the values of a segment from files, as far as there are any. Blocks.
+    ///
+    /// # Errors
+    /// If memory is short or the query is cancelled.
+    pub(crate) fn load_values(
+        &self,
+        kept: &Segment,
+        indexer: &SortAndIndex,
+        memory: &MemoryReservation,
+    ) -> Result<()> {
+        let Some(files) = self.files.as_ref().filter(|_| self.keeps) else {
+            return Ok(());
+        };
+        let missing = self.missing(kept).into_iter();
+        let missing = missing.map(|(i, needs)| (i, &self.values[i], needs));
+        let (missing, types) = (missing.collect(), self.types()?);
+        let loaded = read_values(files, missing, &types, kept.sorted(), indexer, memory)?;
+        self.add(kept, loaded);
+        Ok(())
+    }
+
+    /// Whether what is built is written to files.
+    pub(crate) fn persists(&self) -> bool {
+        self.files.is_some() && self.keeps
+    }
+
+    /// Writes rows to files, or values that were added to rows. `batches` are the rows in the order in which they are
+    /// numbered. Returns at once.
+    ///
+    /// # Errors
+    /// An error if a column has no type.
+    pub(crate) fn persist(
+        &self,
+        segment: &Arc<Segment>,
+        batches: Vec<RecordBatch>,
+        added: Option<&[usize]>,
+        memory: MemoryReservation,
+    ) -> Result<()> {
+        let Some(files) = &self.files else {
+            return Ok(());
+        };
+        let values = self.values.iter().cloned().enumerate();
+        let values = values.filter(|(i, _)| added.is_none_or(|added| added.contains(i)));
+        let writer = SideWriter {
+            files: Arc::clone(files),
+            columns: self.columns.clone(),
+            types: self.types()?,
+            segment: Arc::clone(segment),
+            batches,
+            values: values.collect(),
+            writes_rows: added.is_none(),
+            memory,
+        };
+        writer.spawn();
+        Ok(())
+    }
+
+    /// The types of the columns.
+    fn types(&self) -> Result<Vec<DataType>> {
+        let schema = self.columns.schema(&self.plan.schema())?;
+        let fields = schema.fields().iter();
+        Ok(fields.map(|field| field.data_type().clone()).collect())
+    }
+
+    /// Keeps rows for later queries, unless a file has changed or may have while it was read; returns whether it does.
+    /// `segment_of` is the number of the segment of each batch, and `searches` counts on, if there are several.
     ///
     /// # Errors
     /// An error if the range key has no type.
@@ -286,10 +397,20 @@ impl BuildSideKeeper {
         segments: Vec<Arc<Segment>>,
         segment_of: Vec<usize>,
         searches: Searches,
-    ) -> Result<()> {
-        if !(self.keeps && self.is_settled() && self.is_unchanged().await) {
-            return Ok(());
+    ) -> Result<bool> {
+        let keeps = self.keeps && self.is_settled() && self.is_unchanged().await;
+        if keeps {
+            self.keep_segments(segments, segment_of, searches)?;
         }
+        Ok(keeps)
+    }
+
+    fn keep_segments(
+        &self,
+        segments: Vec<Arc<Segment>>,
+        segment_of: Vec<usize>,
+        searches: Searches,
+    ) -> Result<()> {
         let columns = &self.columns;
         let range_key = columns.range_key(columns.expressions());
         let kept = KeptSide {

@@ -97,6 +97,51 @@ impl Searches {
 pub(crate) struct Segment {
     sorted: Arc<SortedSide>,
     parts: Mutex<Parts>,
+    disk: Arc<OnDisk>,
+}
+
+/// Whether rows are in files of `rmq.index_directory`.
+#[derive(Debug, Default)]
+pub(crate) struct OnDisk(Mutex<DiskState>);
+
+#[derive(Debug, Default)]
+struct DiskState {
+    /// The threads that write.
+    threads: usize,
+    label: Option<&'static str>,
+}
+
+impl OnDisk {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        // A poisoned state is complete: no update of it can panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread is going to write.
+    pub(super) fn begin(&self) {
+        self.state().threads += 1;
+    }
+
+    /// It has ended.
+    pub(super) fn end(&self, is_written: bool) {
+        let mut state = self.state();
+        state.threads -= 1;
+        if !is_written {
+            state.label = Some("failed");
+        } else if state.label.is_none() {
+            state.label = Some("written");
+        }
+    }
+
+    /// The word for it in `rmq_indexes()`.
+    fn label(&self) -> Option<&'static str> {
+        let state = self.state();
+        if state.threads > 0 {
+            Some("writing")
+        } else {
+            state.label
+        }
+    }
 }
 
 #[derive(Debug, Default, Clone)]
@@ -178,7 +223,20 @@ impl Segment {
         Self {
             sorted: Arc::new(sorted),
             parts: Mutex::default(),
+            disk: Arc::default(),
         }
+    }
+
+    /// Sorted rows that were read from files.
+    pub(super) fn loaded(sorted: SortedSide) -> Self {
+        let loaded = Self::new(sorted);
+        loaded.disk.state().label = Some("loaded");
+        loaded
+    }
+
+    /// Whether the rows are in files.
+    pub(super) fn disk(&self) -> &OnDisk {
+        &self.disk
     }
 
     /// The sorted rows.
@@ -201,6 +259,7 @@ impl Segment {
         Self {
             sorted: Arc::clone(&self.sorted),
             parts: Mutex::new(self.parts().clone()),
+            disk: Arc::clone(&self.disk),
         }
     }
 
@@ -322,5 +381,9 @@ impl KeptRows for KeptSide {
     fn bytes(&self) -> usize {
         let segments = self.segments.iter();
         segments.map(|segment| segment.bytes()).sum()
+    }
+
+    fn disk(&self) -> Option<&'static str> {
+        self.only_segment()?.disk.label()
     }
 }

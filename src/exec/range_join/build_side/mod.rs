@@ -17,6 +17,7 @@ pub(crate) mod kept_segments;
 pub(crate) mod kept_side;
 pub(crate) mod matched_rows;
 pub(crate) mod on_demand;
+pub(crate) mod persisted;
 pub(crate) mod row_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;

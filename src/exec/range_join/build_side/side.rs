@@ -1,12 +1,13 @@
 //! A build side in memory: sorted rows, and the aggregates over ranges of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::ArrayRef;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
+use crate::common::workers::Workers;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::row_order::RowOrder;
@@ -22,7 +23,7 @@ pub(crate) struct SortedSide {
     pub(crate) rows: SortedRows,
     pub(crate) rows_memory: MemoryReservation,
     /// How the rows moved, while values may be added.
-    pub(crate) permutation: Option<RowPermutation>,
+    pub(crate) movement: Option<Movement>,
     pub(crate) permutation_memory: MemoryReservation,
     /// The number of rows, with those that can't match.
     pub(crate) total_rows: usize,
@@ -30,11 +31,51 @@ pub(crate) struct SortedSide {
     pub(crate) is_restored: bool,
 }
 
+/// How rows moved from the order of the input to that of their keys.
+#[derive(Debug)]
+pub(crate) enum Movement {
+    /// As they were sorted.
+    Known(RowPermutation),
+    /// As a file has it, the input row at each position. The permutation is made when it is needed.
+    Saved {
+        order: Vec<u32>,
+        permutation: OnceLock<RowPermutation>,
+    },
+}
+
 impl SortedSide {
+    /// How the rows moved.
+    ///
+    /// # Errors
+    /// An internal error after [`Self::without_permutation`]. If memory is short or the query is cancelled.
+    pub(crate) fn permutation(&self, workers: Workers) -> Result<&RowPermutation> {
+        match &self.movement {
+            Some(Movement::Known(permutation)) => Ok(permutation),
+            Some(Movement::Saved { order, permutation }) => {
+                if let Some(made) = permutation.get() {
+                    return Ok(made);
+                }
+                // The position of each row, its part of the positions, and its offset in it.
+                let bytes = 3 * size_of::<u32>() * self.total_rows;
+                self.permutation_memory.try_grow(bytes)?;
+                let made = RowPermutation::from_order(order, self.total_rows, workers);
+                self.permutation_memory.shrink(bytes);
+                let made = made?;
+                self.permutation_memory.try_grow(made.bytes())?;
+                Ok(permutation.get_or_init(|| made))
+            }
+            None => {
+                internal_err!("a build side that has dropped its permutation can't be extended")
+            }
+        }
+    }
+
     /// The same rows, to which no values will be added.
     pub(crate) fn without_permutation(mut self) -> Result<Self> {
-        let permutation = self.permutation.take();
-        let shared = permutation.map_or(0, |p| p.shared_order_bytes());
+        let shared = match self.movement.take() {
+            Some(Movement::Known(permutation)) => permutation.shared_order_bytes(),
+            Some(Movement::Saved { .. }) | None => 0,
+        };
         self.permutation_memory.try_resize(shared)?;
         Ok(self)
     }

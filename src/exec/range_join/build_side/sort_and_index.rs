@@ -21,10 +21,11 @@ use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off}
 use crate::exec::range_join::build_side::input_order::restore_order;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::row_order::RowOrder;
-use crate::exec::range_join::build_side::side::{BuildSide, SortedSide};
+use crate::exec::range_join::build_side::side::{BuildSide, Movement, SortedSide};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::sorted::group_sort::SortContext;
+use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
 
 /// Sorts and indexes collected rows on a blocking thread.
@@ -84,7 +85,10 @@ impl SortAndIndex {
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
         let needs = (0..columns.len()).map(|i| ColumnNeeds::of_column(&self.columns, i));
-        let prepared = self.prepare_columns(columns.into_iter().zip(needs), &side)?;
+        let check = || self.waiting.check();
+        let permutation = side.permutation(self.workers(&check))?;
+        let memory = &side.permutation_memory;
+        let prepared = self.prepare_columns(columns.into_iter().zip(needs), permutation, memory)?;
         index_timer.done();
         Ok((side, prepared))
     }
@@ -112,11 +116,13 @@ impl SortAndIndex {
         }
         let columns = with_memory(self.collected_columns(&types, &batches), &memory)?;
         drop((batches, memory));
+        let check = || self.waiting.check();
+        let permutation = side.permutation(self.workers(&check))?;
         let columns = columns.into_iter().enumerate().filter_map(|(i, column)| {
             let (_, needs) = missing.iter().find(|(column, _)| *column == i)?;
             Some((column, needs.clone()))
         });
-        let prepared = self.prepare_columns(columns, side)?;
+        let prepared = self.prepare_columns(columns, permutation, &side.permutation_memory)?;
         Ok(missing.iter().map(|(i, _)| *i).zip(prepared).collect())
     }
 
@@ -158,7 +164,7 @@ impl SortAndIndex {
         let side = SortedSide {
             rows,
             rows_memory,
-            permutation: Some(permutation),
+            movement: Some(Movement::Known(permutation)),
             permutation_memory,
             total_rows,
             is_restored,
@@ -167,7 +173,7 @@ impl SortAndIndex {
     }
 
     /// The batches in the order in which their rows are numbered, and whether that is another one than they came in.
-    fn in_sorting_order(
+    pub(crate) fn in_sorting_order(
         &self,
         batches: Vec<RecordBatch>,
         may_restore: bool,
@@ -195,7 +201,7 @@ impl SortAndIndex {
         columns
     }
 
-    fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
+    pub(crate) fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
         Workers::new(self.threads, check)
     }
 
@@ -249,12 +255,13 @@ impl SortAndIndex {
             return Ok(None);
         };
         let keys = prepared.get(column).and_then(|column| column.rows.clone());
-        let Some((keys, permutation)) = keys.zip(side.permutation.as_ref()) else {
+        let Some(keys) = keys else {
             return internal_err!("the column that rows are ordered by has not been prepared");
         };
+        let check = || self.waiting.check();
+        let permutation = side.permutation(self.workers(&check))?;
         let memory = &side.permutation_memory;
         memory.try_grow(permutation.order_bytes())?;
-        let check = || self.waiting.check();
         let rows = permutation.order(self.workers(&check))?.cloned();
         let (len, memory) = (side.rows.len(), memory.new_empty());
         let order = RowOrder::new((keys, rows), len, descending, self.threads, memory);
@@ -262,16 +269,12 @@ impl SortAndIndex {
     }
 
     /// Prepares what is needed of columns.
-    fn prepare_columns(
+    pub(crate) fn prepare_columns(
         &self,
         columns: impl Iterator<Item = ((CollectedColumn, Arc<MemoryReservation>), ColumnNeeds)>,
-        side: &SortedSide,
+        permutation: &RowPermutation,
+        memory: &MemoryReservation,
     ) -> Result<Vec<PreparedColumn>> {
-        let Some(permutation) = &side.permutation else {
-            return internal_err!(
-                "a build side that has dropped its permutation can't be extended"
-            );
-        };
         let check = || self.waiting.check();
         let column_preparer = ColumnPreparer {
             workers: self.workers(&check),
@@ -279,7 +282,6 @@ impl SortAndIndex {
             waiting: &self.waiting,
             lazy_indexes: RefCell::default(),
         };
-        let memory = &side.permutation_memory;
         let prepared = columns.map(|((column, column_memory), needs)| {
             column_preparer.prepare(column, column_memory, needs, permutation, memory)
         });

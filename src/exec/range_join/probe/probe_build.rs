@@ -62,6 +62,7 @@ impl BuildInput {
         let row_join = self.row_join.as_ref();
         let threshold = row_join.and_then(|join| join.threshold());
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
+        let keeper = keeper.map(Arc::new);
         let mut kept = None;
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
@@ -78,10 +79,41 @@ impl BuildInput {
             } else {
                 self.metrics.record_kept();
             }
+        } else if let Some(keeper) = &keeper {
+            kept = self.load(keeper).await?;
         }
         let partitions = 0..self.plan.output_partitioning().partition_count();
         self.prepare(partitions, probe_partitions, 1, keeper, kept)
             .await
+    }
+
+    /// The build side that another process has written, if it is to be had and the CPU joins.
+    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Arc<Segment>>> {
+        let Some(persisted) = keeper.find_persisted().await? else {
+            return Ok(None);
+        };
+        if self.suits_devices(persisted.rows()).await? {
+            return Ok(None);
+        }
+        let builder = self.builder(self.columns.clone(), 1)?;
+        let loaded = builder.load(keeper, persisted).await?;
+        if loaded.is_some() {
+            self.metrics.record_loaded();
+        }
+        Ok(loaded)
+    }
+
+    /// What builds a build side of these columns, one of `builds` that share threads and memory.
+    fn builder(&self, columns: BuildColumns, builds: usize) -> Result<BuildSideBuilder> {
+        BuildSideBuilder::try_new(
+            columns,
+            &self.plan.schema(),
+            self.metrics.clone(),
+            &self.context,
+            self.engine.clone(),
+            self.is_probe_bounded,
+            builds,
+        )
     }
 
     /// The build side in segments, if most of its rows are kept and what these answer can be merged.
@@ -103,15 +135,7 @@ impl BuildInput {
         }
         self.metrics.record_kept();
         self.metrics.record_segments(kept.parts.len());
-        let builder = BuildSideBuilder::try_new(
-            columns,
-            &input_schema,
-            self.metrics.clone(),
-            &self.context,
-            self.engine.clone(),
-            self.is_probe_bounded,
-            1,
-        )?;
+        let builder = self.builder(columns, 1)?;
         let searches = kept.searches.clone();
         Ok(Some(SegmentedSide {
             segments: builder.build_segments(kept).await?,
@@ -133,35 +157,18 @@ impl BuildInput {
         partitions: Range<usize>,
         probe_partitions: usize,
         builds: usize,
-        keeper: Option<BuildSideKeeper>,
+        keeper: Option<Arc<BuildSideKeeper>>,
         kept: Option<Arc<Segment>>,
     ) -> Result<BuildState> {
-        let Self {
-            plan,
-            columns,
-            metrics,
-            engine,
-            context,
-            is_probe_bounded: is_bounded,
-            row_join: _,
-        } = self;
         let shape = ProbeShape {
             partitions: probe_partitions,
-            is_bounded,
+            is_bounded: self.is_probe_bounded,
         };
-        let builder = BuildSideBuilder::try_new(
-            columns,
-            &plan.schema(),
-            metrics,
-            &context,
-            engine,
-            is_bounded,
-            builds,
-        )?;
+        let builder = self.builder(self.columns.clone(), builds)?;
         let mut partitions = partitions;
         let inputs = || {
             partitions.try_fold(vec![], |mut inputs, partition| {
-                inputs.push(plan.execute(partition, Arc::clone(&context))?);
+                inputs.push(self.execute(partition)?);
                 Ok(inputs)
             })
         };

@@ -1,0 +1,439 @@
+//! Kept build sides in files, where the next process finds them (`rmq.index_directory`).
+//!
+//! ```text
+//!   one file for the sorted rows    the equality keys and the number of rows of each group │ the range key of each row │
+//!                                   the input row at each position, unless rows came sorted
+//!   one file for each value         the value at each position; those of rows whose keys are NULL come last
+//! ```
+//!
+//! A build side that is read takes the path of rows that come sorted, so nothing that is built of rows has a format of
+//! its own, and rows that are not sorted are found out. Values that have no file are read from the table, as those are
+//! that no query has needed before.
+//!
+//! Files are written after the query has its build side, by a thread of its own that nothing waits for.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array, new_empty_array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, UInt32Type};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::common::array_bytes::{arrays_bytes, compact, compact_if_sparse};
+use crate::common::dictionaries::{has_few_keys, select};
+use crate::common::identity::Identity;
+use crate::common::ordered_type::value_type;
+use crate::common::workers::Workers;
+use crate::exec::common::plan_identity::{add_expression, add_expressions};
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::column::{CollectedColumn, ColumnNeeds, PreparedColumn};
+use crate::exec::range_join::build_side::kept_side::{RowsKey, Segment, Value};
+use crate::exec::range_join::build_side::side::{Movement, SortedSide};
+use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
+use crate::index::index_file::{IndexFile, OpenIndexFile};
+use crate::index::version::Version;
+use crate::range_agg::values::Values;
+use crate::sorted::group_sort::SortContext;
+use crate::sorted::permutation::RowPermutation;
+use crate::sorted::sort_rows::{RowsPart, sort_rows};
+
+/// The files of the rows of one version with one key.
+#[derive(Debug)]
+pub(crate) struct SideFiles {
+    directory: PathBuf,
+    /// What the rows and their keys are, whatever the version of their table.
+    identity: Identity,
+    version: Identity,
+}
+
+impl SideFiles {
+    /// The files of rows with this key and version. `None` if another process can't tell that it has the same rows.
+    pub(super) fn of(directory: &str, key: &RowsKey, version: &Version) -> Option<Self> {
+        let (mut identity, mut of_version) = (Identity::default(), Identity::default());
+        key.plan.add_to(&mut identity, &mut of_version)?;
+        add_expressions(&key.keys, &mut identity)?;
+        identity.add_number(key.batch_rows as u64);
+        let (store, path) = version.add_to(&mut of_version)?;
+        identity.add_debug(&(store, path.as_ref()));
+        // Another version of DataFusion may compute other values.
+        of_version.add(datafusion::DATAFUSION_VERSION.as_bytes());
+        Some(Self {
+            directory: Path::new(directory).to_path_buf(),
+            identity,
+            version: of_version,
+        })
+    }
+
+    /// The file of the sorted rows. Those whose batches were moved before they were numbered have a file of their own.
+    fn sorted(&self, is_restored: bool) -> IndexFile {
+        let mut identity = self.identity.clone();
+        identity.add_number(is_restored.into());
+        IndexFile::new(&self.directory, identity, self.version.clone())
+    }
+
+    /// The file of a value of these; `None` if another process can't tell what it is.
+    fn value(&self, is_restored: bool, value: &PhysicalExprRef) -> Option<IndexFile> {
+        let mut identity = self.identity.clone();
+        identity.add_number(is_restored.into());
+        add_expression(value, &mut identity)?;
+        Some(IndexFile::new(
+            &self.directory,
+            identity,
+            self.version.clone(),
+        ))
+    }
+}
+
+/// A build side that has been found, whose rows are not read yet.
+#[derive(Debug)]
+pub(crate) struct PersistedSide {
+    file: OpenIndexFile,
+    is_restored: bool,
+}
+
+impl PersistedSide {
+    /// Opens the file of rows that were not moved before they were numbered, or may have been.
+    pub(super) fn open(files: &SideFiles, may_be_restored: bool) -> Option<Self> {
+        let mut restored = [false, true].into_iter();
+        restored.find_map(|is_restored| {
+            let may_use = !is_restored || may_be_restored;
+            let file = may_use.then(|| files.sorted(is_restored))?.open()?;
+            Some(Self { file, is_restored })
+        })
+    }
+
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        usize::try_from(self.file.rows()).unwrap_or(usize::MAX)
+    }
+
+    /// Reads the rows. `types` are those of the columns. `None` if the file is not as it was written. Blocks.
+    ///
+    /// # Errors
+    /// If memory is short or the query is cancelled.
+    pub(super) fn read(
+        mut self,
+        types: &[DataType],
+        indexer: &SortAndIndex,
+        memory: &MemoryReservation,
+    ) -> Result<Option<SortedSide>> {
+        let total_rows = self.rows();
+        // Until what is made of them is registered.
+        let read_memory = memory.new_empty();
+        read_memory.try_grow(self.file.bytes())?;
+        let Some(arrays) = self.file.read() else {
+            return Ok(None);
+        };
+        let saved = SavedRows {
+            columns: &indexer.columns,
+            types,
+            arrays,
+            total_rows,
+            is_restored: self.is_restored,
+        };
+        let check = || indexer.waiting.check();
+        match saved.side(memory, indexer.workers(&check)) {
+            Err(error) if !is_out_of_memory(&error) => {
+                check()?;
+                self.file.warn_ignored(&error);
+                Ok(None)
+            }
+            side => side.map(Some),
+        }
+    }
+}
+
+/// Reads and prepares these values of sorted rows, which have these types, as far as they have files. Blocks.
+///
+/// # Errors
+/// If memory is short or the query is cancelled.
+pub(super) fn read_values(
+    files: &SideFiles,
+    values: Vec<(usize, &Value, ColumnNeeds)>,
+    types: &[DataType],
+    side: &SortedSide,
+    indexer: &SortAndIndex,
+    memory: &MemoryReservation,
+) -> Result<Vec<(usize, PreparedColumn)>> {
+    let check = || indexer.waiting.check();
+    let read = indexer.workers(&check).map(values, |(i, value, needs)| {
+        let file = files.value(side.is_restored, &value.expr);
+        let Some(mut file) = file.and_then(|file| file.open()) else {
+            return Ok(None);
+        };
+        let column_memory = memory.new_empty();
+        column_memory.try_grow(file.bytes())?;
+        let arrays = file.read();
+        Ok(arrays.map(|arrays| (i, arrays, needs, file, Arc::new(column_memory))))
+    })?;
+    let mut prepared = vec![];
+    for (i, arrays, needs, file, column_memory) in read.into_iter().flatten() {
+        let data_type = &indexer.columns.values(types)[i];
+        match arrays.as_slice() {
+            [values] if values.len() == side.total_rows && values.data_type() == data_type => {
+                let column = prepare(values, needs, side, indexer, column_memory)?;
+                prepared.push((i, column));
+            }
+            _ => file.warn_ignored(&exec_datafusion_err!("it has other values")),
+        }
+    }
+    Ok(prepared)
+}
+
+/// Prepares values that are at their positions, whose memory `memory` registers.
+fn prepare(
+    values: &ArrayRef,
+    needs: ColumnNeeds,
+    side: &SortedSide,
+    indexer: &SortAndIndex,
+    memory: Arc<MemoryReservation>,
+) -> Result<PreparedColumn> {
+    let (needs, needs_rows) = needs.split_rows();
+    // Rows that can match nothing have positions only where single rows are taken.
+    let len = side.rows.len();
+    let mut column = CollectedColumn::new(values.data_type());
+    column.chunks.arrays.push(values.slice(0, len));
+    let columns = std::iter::once(((column, Arc::clone(&memory)), needs));
+    let identity = RowPermutation::identity(len);
+    let prepared = indexer.prepare_columns(columns, &identity, &side.permutation_memory)?;
+    let mut prepared = prepared.into_iter().next().unwrap_or_default();
+    if needs_rows {
+        prepared.rows = Some(Arc::new(Values::by_position(Arc::clone(values))));
+        prepared.memory.push(memory);
+    }
+    Ok(prepared)
+}
+
+/// Whether a join needs anything of the value with this number.
+fn needs_value(columns: &BuildColumns, value: usize) -> bool {
+    ColumnNeeds::of_column(columns, value) != ColumnNeeds::default()
+}
+
+/// The arrays of the file of sorted rows.
+struct SavedRows<'a> {
+    columns: &'a BuildColumns,
+    types: &'a [DataType],
+    arrays: Vec<ArrayRef>,
+    total_rows: usize,
+    is_restored: bool,
+}
+
+impl SavedRows<'_> {
+    /// The sorted rows.
+    fn side(self, memory: &MemoryReservation, workers: Workers) -> Result<SortedSide> {
+        let num_keys = self.columns.num_equality_keys;
+        let (equal, rest) = self.arrays.split_at_checked(num_keys).unwrap_or_default();
+        let types = self.columns.equality_keys(self.types).iter();
+        let are_typed = types
+            .zip(equal)
+            .all(|(data_type, array)| value_type(data_type) == value_type(array.data_type()));
+        let key_type = value_type(self.columns.range_key(self.types));
+        let [counts, keys, order] = rest else {
+            return exec_err!("it has {} arrays", self.arrays.len());
+        };
+        let (Some(counts), Some(order)) = (
+            counts.as_primitive_opt::<UInt32Type>(),
+            order.as_primitive_opt::<UInt32Type>(),
+        ) else {
+            return exec_err!("its numbers have other types");
+        };
+        if !are_typed || keys.data_type() != &key_type {
+            return exec_err!("its keys have other types");
+        }
+        let (len, total_rows) = (keys.len(), self.total_rows);
+        let is_identity = order.is_empty() && len == total_rows;
+        let is_within = |row: &u32| (*row as usize) < total_rows;
+        let is_order =
+            len <= total_rows && order.len() == len && order.values().iter().all(is_within);
+        if !is_identity && !is_order || u32::try_from(total_rows).is_err() {
+            return exec_err!("{} of its {total_rows} rows have positions", order.len());
+        }
+        let (rows_memory, permutation_memory) = (memory.new_empty(), memory.new_empty());
+        let part = RowsPart::of_groups(equal, counts.values(), keys)?;
+        rows_memory.try_grow(part.bytes())?;
+        let context = SortContext {
+            memory: &permutation_memory,
+            workers,
+        };
+        let (rows, permutation) = sort_rows(vec![part], context)?;
+        if !permutation.is_identity() {
+            return exec_err!("its rows are not sorted");
+        }
+        rows_memory.try_resize(rows.bytes())?;
+        let movement = if is_identity {
+            Movement::Known(permutation)
+        } else {
+            Movement::Saved {
+                order: order.values().to_vec(),
+                permutation: OnceLock::new(),
+            }
+        };
+        permutation_memory.try_resize(order.len() * size_of::<u32>())?;
+        Ok(SortedSide {
+            rows,
+            rows_memory,
+            movement: Some(movement),
+            permutation_memory,
+            total_rows,
+            is_restored: self.is_restored,
+        })
+    }
+}
+
+/// Writes the files of a build side, or of values that were added to it.
+#[derive(Debug)]
+pub(crate) struct SideWriter {
+    pub(super) files: Arc<SideFiles>,
+    pub(super) columns: BuildColumns,
+    /// The types of the columns.
+    pub(super) types: Vec<DataType>,
+    pub(super) segment: Arc<Segment>,
+    /// The rows in the order in which they are numbered.
+    pub(super) batches: Vec<RecordBatch>,
+    /// The values to write, by number.
+    pub(super) values: Vec<(usize, Value)>,
+    /// Whether the sorted rows are written.
+    pub(super) writes_rows: bool,
+    /// An empty reservation.
+    pub(super) memory: MemoryReservation,
+}
+
+impl SideWriter {
+    /// Writes on a thread of its own. A failure is logged.
+    pub(super) fn spawn(self) {
+        self.segment.disk().begin();
+        tokio::task::spawn_blocking(move || {
+            let written = self.write();
+            if let Err(error) = &written {
+                let directory = self.files.directory.display();
+                log::warn!(
+                    "a build side is not written to rmq.index_directory = '{directory}': {error}"
+                );
+            }
+            self.segment.disk().end(written.is_ok());
+        });
+    }
+
+    fn write(&self) -> Result<()> {
+        let workers = Workers::new(1, &|| Ok(()));
+        let sorted = self.segment.sorted();
+        let permutation = sorted.permutation(workers)?;
+        self.memory.try_grow(
+            self.batches
+                .iter()
+                .map(|batch| arrays_bytes(batch.columns()))
+                .sum(),
+        )?;
+        let rows = sorted.total_rows as u64;
+        if self.writes_rows {
+            let file = self.files.sorted(sorted.is_restored);
+            file.write(rows, &self.sorted_rows(sorted, permutation, workers)?)?;
+        }
+        for (number, value) in &self.values {
+            let data_type = &self.columns.values(&self.types)[*number];
+            if !needs_value(&self.columns, *number) || has_few_keys(data_type) {
+                // The values of several batches may not fit into one array.
+                continue;
+            }
+            let Some(file) = self.files.value(sorted.is_restored, &value.expr) else {
+                continue;
+            };
+            let chunks = self.batches.iter();
+            let chunks =
+                chunks.map(|batch| Arc::clone(&self.columns.values(batch.columns())[*number]));
+            let values =
+                self.sorted_values(&chunks.collect::<Vec<_>>(), data_type, permutation, workers)?;
+            if let Some(values) = values {
+                file.write(rows, &[values])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The arrays of the file of sorted rows.
+    fn sorted_rows(
+        &self,
+        sorted: &SortedSide,
+        permutation: &RowPermutation,
+        workers: Workers,
+    ) -> Result<Vec<ArrayRef>> {
+        let memory = &sorted.permutation_memory;
+        memory.try_grow(permutation.order_bytes())?;
+        // Nothing if all rows are at their positions.
+        let order: &[u32] = permutation.order(workers)?.map_or(&[], |order| order);
+        let groups = sorted.rows.starts().windows(2);
+        let groups = groups.filter(|group| group[0] < group[1]);
+        let (firsts, counts): (Vec<usize>, Vec<usize>) =
+            groups.map(|group| (group[0], group[1] - group[0])).unzip();
+        let counts = counts
+            .into_iter()
+            .map(u32::try_from)
+            .collect::<Result<Vec<u32>, _>>();
+        let Ok(counts) = counts else {
+            return exec_err!("a group has too many rows");
+        };
+        let starts = self.batches.iter().scan(0, |next, batch| {
+            let start = *next;
+            *next += batch.num_rows();
+            Some(start)
+        });
+        let starts: Vec<usize> = starts.collect();
+        let firsts = firsts.into_iter().map(|position| {
+            let row = order.get(position).map_or(position, |row| *row as usize);
+            let batch = starts.partition_point(|start| *start <= row) - 1;
+            Some((batch, row - starts[batch]))
+        });
+        let firsts: Vec<_> = firsts.collect();
+        let mut arrays = vec![];
+        for (i, data_type) in self.columns.equality_keys(&self.types).iter().enumerate() {
+            let keys = self.batches.iter().map(|batch| batch.column(i).as_ref());
+            let keys: Vec<&dyn Array> = keys.collect();
+            arrays.push(if keys.is_empty() {
+                new_empty_array(data_type)
+            } else {
+                // Views would be written with the strings of all rows.
+                compact(&select(&keys, &firsts)?)
+            });
+        }
+        arrays.push(Arc::new(UInt32Array::from(counts)));
+        let key_type = value_type(self.columns.range_key(&self.types));
+        let keys = self.batches.iter().map(|batch| {
+            let keys = self.columns.range_key(batch.columns());
+            if keys.data_type() == &key_type {
+                Ok(Arc::clone(keys))
+            } else {
+                Ok(cast(keys, &key_type)?)
+            }
+        });
+        let keys: Vec<ArrayRef> = keys.collect::<Result<_>>()?;
+        let Some(keys) = self.sorted_values(&keys, &key_type, permutation, workers)? else {
+            return exec_err!("the range keys do not fit into one array");
+        };
+        arrays.push(keys.slice(0, sorted.rows.len()));
+        arrays.push(Arc::new(UInt32Array::from(order.to_vec())));
+        Ok(arrays)
+    }
+
+    /// A column with each value at its position; `None` if it does not fit into one array.
+    fn sorted_values(
+        &self,
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        permutation: &RowPermutation,
+        workers: Workers,
+    ) -> Result<Option<ArrayRef>> {
+        let memory = self.memory.new_empty();
+        // The chunks concatenated, the sorted column, and its bytes as they are written.
+        memory.try_grow(3 * arrays_bytes(chunks))?;
+        self.segment
+            .sorted()
+            .permutation_memory
+            .try_grow(permutation.order_bytes())?;
+        let values = Values::sorted(chunks, data_type, permutation, workers)?;
+        Ok(values.whole().cloned().map(compact_if_sparse))
+    }
+}
