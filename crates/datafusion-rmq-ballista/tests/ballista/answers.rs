@@ -12,12 +12,12 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displaya
 use datafusion::prelude::SessionContext;
 use datafusion_rmq::JoinModeChoice;
 use datafusion_rmq::physical_plan::RangeJoinExec;
-use datafusion_rmq_ballista::{SentExec, codec};
+use datafusion_rmq_ballista::{SentExec, codec, sent_config};
 use datafusion_rmq_proto::RmqCodec;
 
 use crate::files::{lines, move_to_files, run};
 use crate::queries::{QUERIES, TABLES};
-use crate::support::{local, on_executors, start, start_with};
+use crate::support::{CLUSTER, Settings, local, on_executors, start_with};
 
 /// The tables of the queries in files, in a session of one node.
 async fn tables() -> SessionContext {
@@ -47,7 +47,8 @@ pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) 
         return 0;
     };
     let mut planner = DefaultDistributedPlanner::new();
-    let config = ctx.copied_config();
+    // As the scheduler does.
+    let config = sent_config(&ctx.copied_config());
     let job = JobId::from("job");
     let stages = planner.plan_query_stages(&job, Arc::clone(sent.plan()), config.options());
     let stages = stages.expect("stages").into_iter().map(|stage| {
@@ -66,10 +67,9 @@ pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) 
 #[tokio::test(flavor = "multi_thread")]
 async fn executors_return_what_one_node_returns() {
     let one = tables().await;
-    let scheduler = start(3).await;
     let (mut several, mut failures) = (0, vec![]);
     for mode in [JoinModeChoice::Collected, JoinModeChoice::Partitioned] {
-        let ctx = sent(&one, &scheduler, mode).await;
+        let ctx = sent(&one, &CLUSTER, mode).await;
         for (sql, _) in QUERIES {
             let expected = lines(&one, sql).await.expect(sql);
             let frame = datafusion_rmq::sql(&ctx, sql).await.expect(sql);
@@ -106,7 +106,7 @@ async fn executors_return_what_one_node_returns() {
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_queries_are_sent() {
     let one = tables().await;
-    let ctx = sent(&one, &start(2).await, JoinModeChoice::Auto).await;
+    let ctx = sent(&one, &CLUSTER, JoinModeChoice::Auto).await;
     // Joins without equality keys stay DataFusion's.
     run(&ctx, "SET rmq.range_joins = 'never'").await;
     for sql in [
@@ -146,12 +146,8 @@ async fn sides_without_the_codec_are_errors() {
     let sql =
         "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k AND q.b) FROM q";
     for (scheduler, executors) in [(without(), with()), (with(), without())] {
-        let ctx = sent(
-            &one,
-            &start_with(scheduler, 2, &executors).await,
-            JoinModeChoice::Auto,
-        )
-        .await;
+        let scheduler = start_with(scheduler, &executors, vec![Settings::default(); 2]);
+        let ctx = sent(&one, &scheduler, JoinModeChoice::Auto).await;
         let error = lines(&ctx, sql).await.expect_err("no codec").to_string();
         println!("{error}");
         assert!(error.contains("BallistaPhysicalPlanNode"), "{error}");

@@ -1,9 +1,11 @@
 //! Queries on a scheduler and executors of this process, compared with the same queries on one node.
 
 mod answers;
+mod faults;
 #[path = "../../../datafusion-rmq-proto/tests/codec/files.rs"]
 mod files;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
 mod random;
+mod sql_files;
 mod support;
