@@ -195,11 +195,13 @@ async fn fetch(
         return exec_err!("the Ballista scheduler does not say where the rows are");
     };
     // Ports of protocol buffers are numbers of 32 bits.
-    let port = u16::try_from(executor.port).map_err(external)?;
+    let executor_port = u16::try_from(executor.port).map_err(external)?;
     let address = match proxy {
         Some(FlightProxy::External(address)) => format!("http://{address}"),
         Some(FlightProxy::Local(true)) => scheduler.to_string(),
-        Some(FlightProxy::Local(false)) | None => format!("http://{}:{port}", executor.host),
+        Some(FlightProxy::Local(false)) | None => {
+            format!("http://{}:{executor_port}", executor.host)
+        }
     };
     let uri: Uri = address.parse().map_err(external)?;
     let (Some(host), Some(uri_port)) = (uri.host(), uri.port_u16()) else {
@@ -226,7 +228,7 @@ async fn fetch(
             part.file_id,
             layout,
             &executor.host,
-            port,
+            executor_port,
             true,
         )
         .await;

@@ -48,7 +48,7 @@ pub async fn show(ctx: &SessionContext, sql: &str) -> Result<()> {
             let plan: &Arc<dyn ExecutionPlan> = stage.children()[0];
             let partitions = plan.output_partitioning().partition_count();
             let text = displayable(plan.as_ref()).indent(false);
-            println!("stage {}, {partitions} partitions\n{text}", number + 1);
+            println!("stage {}, partitions: {partitions}\n{text}", number + 1);
         }
     }
     frame.show().await

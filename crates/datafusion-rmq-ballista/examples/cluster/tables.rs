@@ -9,7 +9,7 @@ pub const QUERIES: [(&str, &str); 4] = [
     (
         "the lowest price in the second before each trade",
         "SELECT t.sym, t.id, (SELECT min(q.bid) FROM quotes q WHERE q.sym = t.sym AND q.ts BETWEEN t.ts - 1000 AND t.ts) AS low \
-         FROM trades t ORDER BY t.id LIMIT 5",
+         FROM trades t ORDER BY t.id DESC LIMIT 5",
     ),
     (
         "quotes that rose after a trade, by symbol",
@@ -19,7 +19,7 @@ pub const QUERIES: [(&str, &str); 4] = [
     (
         "the quote in force at each trade",
         "SELECT t.id, q.ts, q.bid FROM trades t ASOF JOIN quotes q MATCH_CONDITION (t.ts >= q.ts) ON q.sym = t.sym \
-         ORDER BY t.id LIMIT 5",
+         ORDER BY t.id DESC LIMIT 5",
     ),
     (
         "the lowest of a hundred rows",
