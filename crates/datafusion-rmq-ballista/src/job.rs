@@ -52,8 +52,8 @@ fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusion
 impl Job {
     /// Has executors execute the plan, and returns the streams of its rows, which are read one after the other.
     ///
-    /// Ballista's `execute_physical_plan` does so, too, but leaves a job running whose rows nobody waits for: here it is
-    /// cancelled if the future is dropped.
+    /// Ballista's `execute_physical_plan` does so, too, but leaves a job running whose rows nobody waits for: here it
+    /// is cancelled if the future is dropped.
     pub async fn execute(self) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let grpc = GrpcClientConfig::from(&self.config.ballista_config());
         if self.plan.len() > grpc.max_message_size {

@@ -6,7 +6,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::common::{Result, config_err};
 use datafusion_rmq::EngineChoice;
 
-/// What travels with a plan of the options `rmq.*`. Ballista sends all options that a session has, from the client to the
+/// What a scheduler takes of the options `rmq.*`. Ballista sends all options that a session has, from the client to the
 /// scheduler and from there to executors, where they replace those of the machine.
 #[derive(Debug, Clone, Default)]
 pub struct SentOptions {

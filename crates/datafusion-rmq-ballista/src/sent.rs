@@ -16,11 +16,9 @@ use datafusion::physical_plan::{
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::bytes::physical_plan_to_bytes_with_extension_codec;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
-use datafusion_rmq::RmqOptions;
 use futures::TryStreamExt;
 
 use crate::job::Job;
-use crate::options::SentOptions;
 
 /// Sends a plan to a scheduler and returns its rows.
 #[derive(Debug)]
@@ -60,16 +58,14 @@ impl SentExec {
     }
 }
 
-/// The options of a session that travel with its plans: of `rmq.*` the engine alone.
+/// The options of a session that travel with its plans. Of `rmq.*` the scheduler takes the engine alone.
 ///
-/// The scheduler plans the parts of a plan again, for distribution and order: it must not divide scans that were put
-/// into one partition because their order decides.
+/// It plans the parts of a plan again, for distribution and order, and must not divide scans that were put into one
+/// partition because their order decides.
 #[must_use]
 pub fn sent_config(config: &SessionConfig) -> SessionConfig {
-    let engine = RmqOptions::of(config.options()).engine;
     config
         .clone()
-        .with_option_extension(SentOptions { engine })
         .with_repartition_file_scans(false)
         .with_round_robin_repartition(false)
 }

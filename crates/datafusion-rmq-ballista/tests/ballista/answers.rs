@@ -41,27 +41,36 @@ async fn sent(one: &SessionContext, scheduler: &str, mode: JoinModeChoice) -> Se
     ctx
 }
 
-/// The most partitions of a stage with a range join. An executor with one core executes each as a task.
-pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> usize {
+/// The plans of the stages in which a plan is executed.
+fn stages(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     let Some(sent) = plan.downcast_ref::<SentExec>() else {
-        return 0;
+        return vec![];
     };
-    let mut planner = DefaultDistributedPlanner::new();
     // As the scheduler does.
     let config = sent_config(&ctx.copied_config());
-    let job = JobId::from("job");
-    let stages = planner.plan_query_stages(&job, Arc::clone(sent.plan()), config.options());
-    let stages = stages.expect("stages").into_iter().map(|stage| {
-        let input = Arc::clone(stage.children()[0]);
-        let has_join = input.exists(|operator| Ok(operator.is::<RangeJoinExec>()));
-        let partitions = input.output_partitioning().partition_count();
+    let stages = DefaultDistributedPlanner::new().plan_query_stages(
+        &JobId::from("job"),
+        Arc::clone(sent.plan()),
+        config.options(),
+    );
+    let stages = stages.expect("stages").into_iter();
+    stages
+        .map(|stage| Arc::clone(stage.children()[0]))
+        .collect()
+}
+
+/// The most partitions of a stage with a range join. An executor with one core executes each as a task.
+pub fn most_tasks_of_joins(ctx: &SessionContext, plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let tasks = stages(ctx, plan).into_iter().map(|stage| {
+        let has_join = stage.exists(|operator| Ok(operator.is::<RangeJoinExec>()));
+        let partitions = stage.output_partitioning().partition_count();
         if has_join.expect("a search") {
             partitions
         } else {
             0
         }
     });
-    stages.max().unwrap_or(0)
+    tasks.max().unwrap_or(0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,6 +118,7 @@ async fn plain_queries_are_sent() {
     let ctx = sent(&one, &CLUSTER, JoinModeChoice::Auto).await;
     // Joins without equality keys stay DataFusion's.
     run(&ctx, "SET rmq.range_joins = 'never'").await;
+    let mut failures = vec![];
     for sql in [
         "SELECT count(*) FROM p",
         "SELECT g, sum(k), count(DISTINCT s) FROM p GROUP BY g",
@@ -120,15 +130,51 @@ async fn plain_queries_are_sent() {
         "SELECT p.id, q.id FROM p LEFT JOIN q ON p.k < q.v",
         "SELECT p.id FROM p WHERE NOT EXISTS (SELECT 1 FROM q WHERE q.k < p.v)",
         "SELECT p.id, q.id FROM p FULL JOIN q ON p.k < q.v AND p.id > 40",
+        // The scheduler plans the join again, as the input of an exchange.
+        "SELECT p.id, count([q.id]) FROM p LEFT JOIN q ON q.id > p.id GROUP BY p.id",
+        "SELECT p.id, count(*), count(q.id) FROM p LEFT JOIN q ON q.id > p.id + 400 GROUP BY p.id",
+        "SELECT count(*) FROM (SELECT g FROM p LIMIT 40) GROUP BY g > 100",
+        "SELECT p.g FROM p WHERE p.v NOT IN (SELECT q.id FROM q)",
+        "SELECT p.g FROM p WHERE p.id NOT IN (SELECT q.v FROM q)",
+        "SELECT p.id, q.k FROM p LEFT JOIN q ON p.id = q.id",
+        "SELECT p.g, count(q.k) FROM p FULL JOIN q ON p.id = q.id GROUP BY p.g",
+        "SELECT count(*) FROM p WHERE p.id > 9 AND (p.v > 10 OR EXISTS (SELECT 1 FROM q WHERE q.k < p.v))",
+        "SELECT p.g, count(*) FROM p WHERE NOT EXISTS (SELECT 1 FROM q WHERE q.k < p.v) GROUP BY p.g",
+        "SELECT p.g, count(*) FROM p WHERE EXISTS (SELECT 1 FROM q WHERE q.k < p.v) GROUP BY p.g",
         "SELECT 1",
     ] {
         let expected = lines(&one, sql).await.expect(sql);
         let found = lines(&ctx, sql).await;
-        assert_eq!(
-            found.unwrap_or_else(|e| panic!("{sql}: {e}")),
-            expected,
-            "{sql}"
-        );
+        let found = found.unwrap_or_else(|e| panic!("{sql}: {e}"));
+        if found != expected {
+            let frame = ctx.sql(sql).await.expect(sql);
+            let plan = frame.create_physical_plan().await.expect(sql);
+            let stages = stages(&ctx, &plan).into_iter();
+            let stages = stages.map(|stage| displayable(stage.as_ref()).indent(false).to_string());
+            let stages = stages.collect::<Vec<_>>().join("\n");
+            failures.push(format!(
+                "{sql}: {} lines for {}\n{stages}",
+                found.len(),
+                expected.len()
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// What Ballista would answer wrongly, whatever operators a query has.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_that_ballista_would_change_are_refused() {
+    let one = tables().await;
+    let ctx = sent(&one, &CLUSTER, JoinModeChoice::Auto).await;
+    run(&ctx, "SET rmq.range_joins = 'never'").await;
+    for sql in [
+        "SELECT g, count(*) FROM (SELECT * FROM p ORDER BY id LIMIT 40) GROUP BY g",
+        "SELECT p.g, count(*) FROM p WHERE p.v NOT IN (SELECT q.id FROM q) GROUP BY p.g",
+        "SELECT p.id, count(*) FROM p FULL JOIN q ON q.id > p.id + 400 GROUP BY p.id",
+    ] {
+        let error = lines(&ctx, sql).await.expect_err(sql).to_string();
+        assert!(error.contains("Ballista 55"), "{sql}: {error}");
     }
 }
 
