@@ -162,6 +162,35 @@ async fn plain_queries_are_sent() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+/// Exchanges that keep an order are written without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_that_exchanges_keep_are_kept() {
+    let one = tables().await;
+    let ctx = sent(&one, &CLUSTER, JoinModeChoice::Auto).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().display();
+    for file in 0..3 {
+        let copy = format!(
+            "COPY (SELECT id, g, k FROM p WHERE id % 3 = {file} ORDER BY g, k, id) TO '{folder}/{file}.parquet'"
+        );
+        run(&one, &copy).await;
+    }
+    let table = format!(
+        "CREATE EXTERNAL TABLE sorted (id BIGINT, g BIGINT, k BIGINT) STORED AS PARQUET WITH ORDER (g, k, id) \
+         LOCATION '{folder}/'"
+    );
+    for ctx in [&one, &ctx] {
+        run(ctx, &table).await;
+        run(ctx, "SET datafusion.optimizer.prefer_existing_sort = true").await;
+    }
+    let sql = "SELECT id, count(*) OVER (PARTITION BY g ORDER BY k, id) FROM sorted";
+    let expected = lines(&one, sql).await.expect(sql);
+    let explained = lines(&one, &format!("EXPLAIN FORMAT INDENT {sql}")).await;
+    let explained = explained.expect(sql).join("\n");
+    assert!(explained.contains("preserve_order=true"), "{explained}");
+    assert_eq!(lines(&ctx, sql).await.expect(sql), expected);
+}
+
 /// What Ballista would answer wrongly, whatever operators a query has.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_ballista_would_change_are_refused() {
@@ -176,6 +205,11 @@ async fn queries_that_ballista_would_change_are_refused() {
         let error = lines(&ctx, sql).await.expect_err(sql).to_string();
         assert!(error.contains("Ballista 55"), "{sql}: {error}");
     }
+    // The codec refuses it.
+    let sql = "SELECT first_value(v) IGNORE NULLS OVER (PARTITION BY g ORDER BY id) FROM p";
+    run(&ctx, "SET rmq.rewrite = false").await;
+    let error = lines(&ctx, sql).await.expect_err(sql).to_string();
+    assert!(error.contains("IGNORE NULLS"), "{error}");
 }
 
 /// A scheduler, or executors, without the codec.
