@@ -85,7 +85,6 @@ impl QueryPlanner for SendPlans {
         check_all_windows(&plan)?;
         plan.apply(|operator| {
             check(operator)?;
-            self.codec.check(operator)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
         let codec = physical_codec(&self.codec);

@@ -111,11 +111,11 @@ async fn executors_return_what_one_node_returns() {
     assert!(several >= 15, "{several}");
 }
 
-/// Queries without an operator of ours.
+/// Queries without an operator of ours, in a session whose mode the client replaces.
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_queries_are_sent() {
     let one = tables().await;
-    let ctx = sent(&one, &CLUSTER, JoinModeChoice::Auto).await;
+    let ctx = sent(&one, &CLUSTER, JoinModeChoice::Shared).await;
     // Joins without equality keys stay DataFusion's.
     run(&ctx, "SET rmq.range_joins = 'never'").await;
     let mut failures = vec![];

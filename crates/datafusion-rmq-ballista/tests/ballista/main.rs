@@ -6,6 +6,9 @@
 //! |---|---|
 //! | `without_left_rows` | `executors_return_what_one_node_returns`, `plain_queries_are_sent` |
 //! | what `check` refuses: ORDER BY with LIMIT, FULL JOIN, NOT IN | `queries_that_ballista_would_change_are_refused` |
+//! | `check_all_windows` | the same |
+//! | `sorted_after_exchanges` | `orders_that_exchanges_keep_are_kept` |
+//! | `is_divided` | `plain_queries_are_sent`, `sides_without_the_codec_are_errors`, random queries |
 //! | `reads_files`, the limit of messages | `tables_in_memory_stay_with_the_client` |
 //! | the options of executors (`scheduler_session`) | `options_are_those_of_executors` |
 //! | the cancellation of jobs | `a_cancelled_query_leaves_nothing_on_executors` |
