@@ -13,7 +13,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::joins::{NestedLoopJoinExec, PiecewiseMergeJoinExec};
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
@@ -81,11 +81,10 @@ impl QueryPlanner for SendPlans {
         if is_described || !reads_files(&plan)? {
             return Ok(plan);
         }
-        let plan = sorted_after_exchanges(in_one_task(plan)?)?;
+        let plan = sorted_after_exchanges(without_left_rows(plan)?)?;
         check_all_windows(&plan)?;
         plan.apply(|operator| {
             check(operator)?;
-            self.codec.check(operator)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
         let codec = physical_codec(&self.codec);
@@ -106,7 +105,7 @@ fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 /// Refuses what Ballista 55 would divide so that rows are lost or repeated.
 ///
 /// It plans the input of each exchange again, up to the exchanges below, whose rows have no order then: it would put
-/// rows together without their order, or without a limit.
+/// rows together without their order, or without a limit, and not at all where no operator asks for it.
 fn check(operator: &Arc<dyn ExecutionPlan>) -> Result<()> {
     if let Some(exchange) = operator.downcast_ref::<RepartitionExec>() {
         let partitioning = exchange.partitioning();
@@ -128,6 +127,19 @@ fn check(operator: &Arc<dyn ExecutionPlan>) -> Result<()> {
             return plan_err!(
                 "Ballista 55 loses ORDER BY and LIMIT of a subquery whose rows are exchanged: write them to a table first, \
                  or ask one node"
+            );
+        }
+        // It takes the operator away that puts the rows of a side together.
+        if returns_left_rows(below) && below.children()[1].is::<CoalescePartitionsExec>() {
+            return plan_err!(
+                "Ballista 55 repeats rows of a FULL JOIN without equality keys whose rows are exchanged: write them to a \
+                 table first, or ask one node"
+            );
+        }
+        let hash_join = below.downcast_ref::<HashJoinExec>();
+        if hash_join.is_some_and(|join| join.null_aware) {
+            return plan_err!(
+                "Ballista 55 changes a NOT IN whose rows are exchanged: write NOT EXISTS, or ask one node"
             );
         }
         let is_boundary = is_coalesce || below.is::<RepartitionExec>();
@@ -156,30 +168,35 @@ fn sorted_after_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Execut
     Ok(plan.data)
 }
 
-/// Gives joins without equality keys that return rows of their left side one task: each task reads that side whole, and
-/// would return these rows again.
-fn in_one_task(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+/// Whether an operator is a join without equality keys that returns rows of its left side by whether they matched.
+fn returns_left_rows(operator: &Arc<dyn ExecutionPlan>) -> bool {
+    use JoinType::{Inner, Right, RightAnti, RightMark, RightSemi};
+    let nested = operator.downcast_ref::<NestedLoopJoinExec>();
+    let merged = operator.downcast_ref::<PiecewiseMergeJoinExec>();
+    let kind = nested.map(|join| *join.join_type());
+    let kind = kind.or(merged.map(|join| join.join_type));
+    kind.is_some_and(|kind| !matches!(kind, Inner | Right | RightSemi | RightAnti | RightMark))
+}
+
+/// Changes the sides of joins without equality keys that return rows of their left side: each task reads that side
+/// whole, and would return these rows again. FULL joins, which return rows of both sides, have one task.
+fn without_left_rows(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = plan.transform_up(|plan| {
-        let nested = plan.downcast_ref::<NestedLoopJoinExec>();
-        let nested = nested.map(|join| *join.join_type());
-        let merged = plan.downcast_ref::<PiecewiseMergeJoinExec>();
-        let kind = nested.or(merged.map(|join| join.join_type));
-        let returns_left = kind.is_some_and(|kind| {
-            use JoinType::{Inner, Right, RightAnti, RightMark, RightSemi};
-            !matches!(kind, Inner | Right | RightSemi | RightAnti | RightMark)
-        });
         let inputs = plan.children().into_iter().cloned().collect::<Vec<_>>();
         let [left, right] = inputs.as_slice() else {
             return Ok(Transformed::no(plan));
         };
-        if !returns_left || right.output_partitioning().partition_count() == 1 {
+        if !returns_left_rows(&plan) || right.output_partitioning().partition_count() == 1 {
             return Ok(Transformed::no(plan));
         }
-        let right = CoalescePartitionsExec::new(Arc::clone(right));
-        let inputs = vec![Arc::clone(left), Arc::new(right) as _];
-        Ok(Transformed::yes(replace_children_if_necessary(
-            plan, inputs,
-        )?))
+        let right = Arc::new(CoalescePartitionsExec::new(Arc::clone(right))) as _;
+        let in_one_task =
+            replace_children_if_necessary(Arc::clone(&plan), vec![Arc::clone(left), right])?;
+        let join = in_one_task.downcast_ref::<NestedLoopJoinExec>();
+        Ok(Transformed::yes(match join {
+            Some(join) if *join.join_type() != JoinType::Full => join.swap_inputs()?,
+            _ => in_one_task,
+        }))
     })?;
     Ok(plan.data)
 }

@@ -2,11 +2,63 @@
 //!
 //! Ballista's own client sends logical plans, and its scheduler plans them with rules of its own. [`client`] plans
 //! queries where they are asked, and sends physical plans, which the scheduler divides at their exchanges as they are.
-//! Schedulers and executors need [`codec`], and executors the [`functions`] that plans name.
+//! Schedulers and executors need [`physical_codec`], and executors the [`functions`] that plans name:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use ballista_core::error::Result;
+//! use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+//! use ballista_scheduler::cluster::BallistaCluster;
+//! use ballista_scheduler::config::SchedulerConfig;
+//! use ballista_scheduler::scheduler_process::start_server;
+//! use datafusion::execution::SessionStateBuilder;
+//! use datafusion::prelude::SessionContext;
+//! use datafusion_rmq::RmqOptions;
+//! use datafusion_rmq_ballista::{
+//!     client, executor_config, functions, physical_codec, scheduler_config, scheduler_session,
+//! };
+//! use datafusion_rmq_proto::RmqCodec;
+//!
+//! async fn scheduler() -> Result<()> {
+//!     let codec = RmqCodec::default();
+//!     let config = SchedulerConfig {
+//!         // Executors report tasks there.
+//!         external_host: "10.0.0.7".to_string(),
+//!         bind_port: 50050,
+//!         override_physical_codec: Some(physical_codec(&codec)),
+//!         override_config_producer: Some(Arc::new(scheduler_config)),
+//!         override_session_builder: Some(Arc::new(move |config| scheduler_session(config, &codec))),
+//!         ..SchedulerConfig::default()
+//!     };
+//!     let cluster = BallistaCluster::new_from_config(&config).await?;
+//!     start_server(cluster, ([10, 0, 0, 7], 50050).into(), Arc::new(config)).await
+//! }
+//!
+//! async fn executor() -> Result<()> {
+//!     let (codec, options) = (RmqCodec::default(), RmqOptions::default());
+//!     let config = ExecutorProcessConfig {
+//!         override_physical_codec: Some(physical_codec(&codec)),
+//!         override_function_registry: Some(Arc::new(functions(&codec)?)),
+//!         override_config_producer: Some(Arc::new(move || executor_config(&options))),
+//!         scheduler_host: "10.0.0.7".to_string(),
+//!         ..ExecutorProcessConfig::default()
+//!     };
+//!     start_executor_process(Arc::new(config)).await
+//! }
+//!
+//! fn session() -> SessionContext {
+//!     let builder = SessionStateBuilder::new_with_default_features();
+//!     let builder = client(builder, "http://10.0.0.7:50050", &RmqCodec::default());
+//!     SessionContext::new_with_state(builder.build())
+//! }
+//! ```
 
 #![warn(clippy::pedantic)]
 
 mod client;
+mod job;
+mod options;
 mod sent;
 
 use std::sync::Arc;
@@ -23,8 +75,10 @@ use datafusion_proto::physical_plan::PhysicalExtensionCodec;
 use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
 
+use options::SentOptions;
+
 pub use client::client;
-pub use sent::SentExec;
+pub use sent::{SentExec, sent_config};
 
 /// The codec of plans with Ballista's operators and those of datafusion-rmq.
 #[must_use]
@@ -46,22 +100,36 @@ pub fn codec(codec: &RmqCodec) -> BallistaCodec {
 /// # Errors
 /// Ballista's, for a session that it can't make.
 pub fn functions(codec: &RmqCodec) -> Result<BallistaFunctionRegistry> {
-    let session = scheduler_session(default_config_producer(), codec)?;
+    let session = scheduler_session(scheduler_config(), codec)?;
     Ok((&session).into())
 }
 
-/// The configuration that executors begin tasks with, with the options of their machine.
+/// The configuration that executors begin tasks with. `options` are those of their machine: its devices, its threads,
+/// and the memory for indexes. The engine (`rmq.engine`) is that of the client's session. With `cuda` a query fails on
+/// an executor without a device.
 #[must_use]
-pub fn config(options: &RmqOptions) -> SessionConfig {
+pub fn executor_config(options: &RmqOptions) -> SessionConfig {
     default_config_producer().with_option_extension(options.clone())
 }
 
-/// The session in which a scheduler reads plans.
+/// The configuration that a scheduler begins sessions with. It takes `rmq.engine` alone from clients to executors.
+#[must_use]
+pub fn scheduler_config() -> SessionConfig {
+    default_config_producer().with_option_extension(SentOptions::default())
+}
+
+/// The session in which a scheduler reads plans. `config` is [`scheduler_config`] with the options of a client.
 ///
 /// # Errors
 /// Ballista's, for a session that it can't make.
 pub fn scheduler_session(config: SessionConfig, codec: &RmqCodec) -> Result<SessionState> {
+    let sent = config.options().extensions.get::<SentOptions>().cloned();
     let state = default_session_builder(config)?;
     let builder = SessionStateBuilder::new_from_existing(state);
-    Ok(builder.with_rmq_sharing(codec.indexes()).build())
+    let mut builder = builder.with_rmq_sharing(codec.indexes());
+    // In the place of all options, which `with_rmq_sharing` has set.
+    let config = builder.config().get_or_insert_default();
+    let extensions = &mut config.options_mut().extensions;
+    extensions.insert(sent.unwrap_or_default());
+    Ok(builder.build())
 }

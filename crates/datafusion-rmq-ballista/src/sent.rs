@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ballista_core::execution_plans::execute_physical_plan;
-use ballista_core::extension::SessionConfigExt;
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::TaskContext;
@@ -16,9 +14,11 @@ use datafusion::physical_plan::{
     SendableRecordBatchStream,
 };
 use datafusion::prelude::SessionConfig;
+use datafusion_proto::bytes::physical_plan_to_bytes_with_extension_codec;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
-use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::TryStreamExt;
+
+use crate::job::Job;
 
 /// Sends a plan to a scheduler and returns its rows.
 #[derive(Debug)]
@@ -58,10 +58,14 @@ impl SentExec {
     }
 }
 
-/// The options that the scheduler reads the plan with. It plans the parts of a plan again, for distribution and order:
-/// it must not divide scans that were put into one partition because their order decides.
-fn without_exchanges(config: SessionConfig) -> SessionConfig {
+/// The options of a session that travel with its plans. Of `rmq.*` the scheduler takes the engine alone.
+///
+/// It plans the parts of a plan again, for distribution and order, and must not divide scans that were put into one
+/// partition because their order decides.
+#[must_use]
+pub fn sent_config(config: &SessionConfig) -> SessionConfig {
     config
+        .clone()
         .with_repartition_file_scans(false)
         .with_round_robin_repartition(false)
 }
@@ -101,21 +105,15 @@ impl ExecutionPlan for SentExec {
     }
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let (plan, codec) = (Arc::clone(&self.plan), Arc::clone(&self.codec));
-        let scheduler = self.scheduler.clone();
-        let config = without_exchanges(context.session_config().clone());
-        let rows = async move {
-            execute_physical_plan::<PhysicalPlanNode>(
-                scheduler,
-                &config.ballista_config(),
-                plan,
-                codec.as_ref(),
-                context.session_id(),
-                config.clone(),
-            )
-            .await
+        let plan = Arc::clone(&self.plan);
+        let bytes = physical_plan_to_bytes_with_extension_codec(plan, self.codec.as_ref())?;
+        let job = Job {
+            scheduler: self.scheduler.clone(),
+            plan: bytes.into(),
+            session: context.session_id(),
+            config: sent_config(context.session_config()),
         };
-        let rows = futures::stream::once(rows).try_flatten();
+        let rows = futures::stream::once(job.execute()).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
     }
 }

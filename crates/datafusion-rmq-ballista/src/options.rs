@@ -1,0 +1,49 @@
+//! The option of a client that executors follow.
+
+use std::any::Any;
+
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::common::{Result, config_err};
+use datafusion_rmq::EngineChoice;
+
+/// What a scheduler takes of the options `rmq.*`. Ballista sends all options that a session has, from the client to the
+/// scheduler and from there to executors, where they replace those of the machine.
+#[derive(Debug, Clone, Default)]
+pub struct SentOptions {
+    pub engine: EngineChoice,
+}
+
+impl ConfigExtension for SentOptions {
+    const PREFIX: &'static str = "rmq";
+}
+
+impl ExtensionOptions for SentOptions {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "engine" => self.engine = value.parse()?,
+            // Ballista goes on with the next.
+            _ => return config_err!("rmq.{key} is an option of each executor"),
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        vec![ConfigEntry {
+            key: "rmq.engine".to_string(),
+            value: Some(self.engine.to_string()),
+            description: "Which engine answers ranges",
+        }]
+    }
+}
