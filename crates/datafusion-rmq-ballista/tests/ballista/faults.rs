@@ -256,6 +256,8 @@ async fn a_cancelled_query_leaves_nothing_on_executors() {
     let rows = "CREATE TABLE r AS SELECT value * 7919 % 100003 AS k FROM generate_series(1, 510000) AS t(value)";
     run(&ctx, rows).await;
     move_to_files(&ctx).await.expect("files");
+    // A task ends when it is done with the rows that it has read.
+    run(&ctx, "SET datafusion.execution.batch_size = 100").await;
     let reserved = |runtime: &RuntimeEnv| runtime.memory_pool.reserved();
     let used = || {
         executors
