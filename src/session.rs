@@ -9,6 +9,7 @@ use datafusion::catalog::{
 use datafusion::common::{Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::functions::math;
 use datafusion::logical_expr::{AggregateUDF, AggregateUDFImpl as _, ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -124,7 +125,12 @@ fn register_in(
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
-    scalars.push(Arc::new(ScalarUDF::from(AbsUdf::new())));
+    let mut known = scalars.iter().rev();
+    let known = known.find(|f| all_names(f.name(), f.aliases()).contains(&"abs".to_string()));
+    // Another one than DataFusion's stays, such as Spark's, which wraps around.
+    if known.is_none_or(|abs| **abs == *math::abs() || abs.inner().is::<AbsUdf>()) {
+        scalars.push(Arc::new(ScalarUDF::from(AbsUdf::new())));
+    }
     let windows = builder.window_functions().get_or_insert_default();
     for bounds in [FrameBounds::Positions, FrameBounds::Keys] {
         let frames = RangeFunction::ALL.map(|function| FrameUdf::new(function, bounds));
@@ -136,7 +142,10 @@ fn register_in(
     aggregates.extend(arg_extremes.map(|udf| Arc::new(AggregateUDF::from(udf))));
     for name in FirstLastUdf::all() {
         // A session may have its own.
-        if !aggregates.iter().any(|known| known.name() == name.name()) {
+        let is_known = |known: &Arc<AggregateUDF>| {
+            all_names(known.name(), known.aliases()).contains(&name.name().to_string())
+        };
+        if !aggregates.iter().any(is_known) {
             aggregates.push(Arc::new(AggregateUDF::from(name)));
         }
     }
@@ -396,15 +405,15 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: Arc<IndexCatal
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string());
     overridden_first(builder.scalar_functions(), state.scalar_functions(), |f| {
-        names(f.name(), f.aliases())
+        all_names(f.name(), f.aliases())
     });
     overridden_first(
         builder.aggregate_functions(),
         state.aggregate_functions(),
-        |f| names(f.name(), f.aliases()),
+        |f| all_names(f.name(), f.aliases()),
     );
     overridden_first(builder.window_functions(), state.window_functions(), |f| {
-        names(f.name(), f.aliases())
+        all_names(f.name(), f.aliases())
     });
     if matches!(planner, Planner::Replace(_)) {
         warn_of_lost_planner(state.query_planner().as_ref());
@@ -426,7 +435,7 @@ fn warn_of_lost_planner(planner: &(dyn QueryPlanner + Send + Sync)) {
     }
 }
 
-fn names(name: &str, aliases: &[String]) -> Vec<String> {
+fn all_names(name: &str, aliases: &[String]) -> Vec<String> {
     aliases.iter().cloned().chain([name.to_string()]).collect()
 }
 

@@ -325,8 +325,9 @@ async fn differences_are_ranges_where_statistics_show_that_they_do_not_wrap() {
         let file = path(&format!("{name}.parquet"));
         for sql in [
             format!(
-                "COPY (SELECT id, kind, arrow_cast(id, 'Int32') AS narrow, arrow_cast(id, 'UInt64') AS unsigned FROM orders \
-                 WHERE id < 2000 UNION ALL SELECT {last}, 7, 3, 3) TO '{file}' STORED AS PARQUET"
+                "COPY (SELECT id, kind, arrow_cast(id, 'Int32') AS narrow, arrow_cast(id, 'UInt64') AS unsigned, \
+                 arrow_cast(id, 'Decimal128(20, 2)') AS price FROM orders WHERE id < 2000 \
+                 UNION ALL SELECT {last}, 7, 3, arrow_cast(3, 'UInt64'), arrow_cast(3.5, 'Decimal128(20, 2)')) TO '{file}' STORED AS PARQUET"
             ),
             format!("CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{file}'"),
             format!("CREATE TABLE {name}_in_memory AS SELECT * FROM {name}"),
@@ -339,6 +340,8 @@ async fn differences_are_ranges_where_statistics_show_that_they_do_not_wrap() {
         ("small", "b.id - a.id BETWEEN -2 AND 30", true),
         ("small", "abs(b.narrow - a.narrow) < 30", true),
         ("small", "abs(b.unsigned - a.unsigned) < 30", false),
+        // Decimals have room for their difference.
+        ("small", "abs(b.price - a.price) < 30", true),
         ("small", "b.id - a.id >= -2", false),
         ("large", "abs(b.id - a.id) <= 30", false),
         ("large", "abs(b.id - a.id) <= 29", true),

@@ -120,6 +120,29 @@ async fn functions_that_replaced_others_are_kept() {
     }
 }
 
+/// A session's own `abs`, such as Spark's, and its own `first`.
+#[tokio::test]
+async fn functions_of_the_session_are_not_replaced() {
+    let answer = |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(ScalarValue::from(42_i64)));
+    let abs = create_udf(
+        "abs",
+        vec![DataType::Int64],
+        DataType::Int64,
+        Volatility::Immutable,
+        Arc::new(answer),
+    );
+    let ctx = SessionContext::new();
+    ctx.register_udf(abs);
+    let first = datafusion::functions_aggregate::sum::sum_udaf();
+    ctx.register_udaf(first.as_ref().clone().with_aliases(["first"]));
+    for _ in 0..3 {
+        datafusion_rmq::register(&ctx);
+        assert_eq!(bigint(&ctx, "SELECT abs(-1)").await, Some(42));
+        let sum = "SELECT first(value) FROM generate_series(1, 3)";
+        assert_eq!(bigint(&ctx, sum).await, Some(6));
+    }
+}
+
 #[tokio::test]
 async fn a_default_schema_set_later_is_used() {
     let ctx = session();

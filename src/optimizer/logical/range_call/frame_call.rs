@@ -137,7 +137,11 @@ fn check_clauses(frame: &FrameUdf, call: &WindowFunction) -> Result<()> {
     }
     if !is_default_frame(&params.window_frame, params.order_by.is_empty()) {
         return plan_err!(
-            "{name} takes its frame from its arguments; remove the frame clause {}",
+            "{name} takes its frame from its arguments, the first and the last {}; remove the frame clause {}",
+            match frame.bounds() {
+                FrameBounds::Positions => "position",
+                FrameBounds::Keys => "value of the ORDER BY expression",
+            },
             params.window_frame
         );
     }
