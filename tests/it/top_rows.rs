@@ -11,6 +11,7 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::Int8Type;
 use datafusion::datasource::MemTable;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::answer;
@@ -237,6 +238,9 @@ fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
     let (with, without) = (session(config), session(in_large_batches));
     datafusion_rmq::register(&with);
     draw_join_mode(&with, random);
+    // Differences of times have a distance in both.
+    let abs = with.state().scalar_functions().get("abs").cloned();
+    without.register_udf(ScalarUDF::clone(&abs.expect("abs of durations")));
     (with, without)
 }
 
