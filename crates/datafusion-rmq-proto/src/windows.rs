@@ -10,10 +10,10 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec, Wi
 use datafusion_rmq::parts::{OrderedRowsExec, has_filter, ignores_nulls};
 use datafusion_rmq::physical_plan::WindowFrameExec;
 
-/// Checks all operators of a plan, hidden ones as well.
+/// Checks that all window operators of a plan, hidden ones as well, are read as they were written.
 ///
 /// # Errors
-/// As [`check_windows`].
+/// A planning error for FILTER, and for IGNORE NULLS of a function that is no aggregate.
 pub fn check_all_windows(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     plan.apply(|operator| {
         if let Some(frames) = operator.downcast_ref::<WindowFrameExec>() {
@@ -28,10 +28,7 @@ pub fn check_all_windows(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an operator, if it is a window operator, is read as it was written.
-///
-/// # Errors
-/// A planning error for FILTER, and for IGNORE NULLS of a function that is no aggregate.
+/// As [`check_all_windows`], of one operator.
 fn check_windows(plan: &dyn ExecutionPlan) -> Result<()> {
     let functions = if let Some(bounded) = plan.downcast_ref::<BoundedWindowAggExec>() {
         bounded.window_expr()

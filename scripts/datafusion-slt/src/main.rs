@@ -25,6 +25,52 @@ const SKIPPED: [&str; 3] = ["avro.slt", "encrypted_parquet.slt", "tpch/"];
 /// What lists all functions, options and rules, and so those of the extension.
 const LISTS: [&str; 2] = ["explain.slt", "information_schema.slt"];
 
+/// Records that differ by what the extension does, as its documentation says: the file, a part of the text, and why.
+const MEANT: [(&str, &str, &str); 7] = [
+    (
+        "joins.slt",
+        "not in",
+        "NOT IN with a further condition is three-valued",
+    ),
+    (
+        "null_aware_anti_join.slt",
+        "NOT IN",
+        "NOT IN beside OR is three-valued",
+    ),
+    (
+        "pwmj.slt",
+        "ORDER BY 1,2",
+        "rows come in the order of ORDER BY, which DataFusion's merge join only claims",
+    ),
+    (
+        "window.slt",
+        "SUM(DISTINCT",
+        "DISTINCT over a frame that slides has an answer",
+    ),
+    (
+        "datetime/arith_interval_double.slt",
+        "interval",
+        "an interval can be multiplied by an integer",
+    ),
+    ("math.slt", "abs(", "abs of a text has another error"),
+    (
+        "cte.slt",
+        "rmq_nullable(",
+        "a correlated subquery is nullable",
+    ),
+];
+
+/// Why a record differs, if that is meant.
+fn meant(name: &str, text: &str) -> Option<&'static str> {
+    let is_explain = text.to_lowercase().contains("[sql] explain");
+    if is_explain && text.contains("IntervalMonthDayNano {") && text.contains("INTERVAL '") {
+        return Some("EXPLAIN shows intervals as SQL writes them");
+    }
+    let mut all = MEANT.iter();
+    let found = all.find(|(file, part, _)| *file == name && text.contains(part));
+    found.map(|(.., why)| *why)
+}
+
 /// What came of the records of one file: how many there are, and the failed ones by their place.
 #[derive(Default)]
 struct Outcome {
@@ -57,7 +103,7 @@ async fn main() -> Result<ExitCode> {
     }
 
     let (mut records, mut lacking, mut planned, mut listing) = (0, 0, 0, 0);
-    let (mut numbered, mut refused, mut differing) = (0, 0, 0);
+    let (mut numbered, mut refused, mut intended, mut differing) = (0, 0, 0, 0);
     let threads = std::thread::available_parallelism()?.get();
     let runs = futures::stream::iter(files).map(|file| async move {
         let both = run_twice(file.path.clone(), file.relative_path.clone());
@@ -133,6 +179,11 @@ async fn main() -> Result<ExitCode> {
                 refused += 1;
                 continue;
             }
+            if let Some(why) = after.and_then(|text| meant(&name.to_string(), text)) {
+                println!("{name}: {file}:{line} is meant to differ: {why}");
+                intended += 1;
+                continue;
+            }
             differing += 1;
             println!(
                 "DIFFERS {name}: {file}:{line}\nwithout: {}\nwith: {}\n",
@@ -143,7 +194,7 @@ async fn main() -> Result<ExitCode> {
     }
     println!(
         "{records} records: {lacking} fail without the extension, {planned} show an operator of the extension or why there is none, {listing} list what the \
-         extension adds, {numbered} number subqueries otherwise, {refused} are refused, {differing} differ otherwise"
+         extension adds, {numbered} number subqueries otherwise, {refused} are refused, {intended} are meant to differ, {differing} differ otherwise"
     );
     Ok(if differing == 0 {
         ExitCode::SUCCESS
