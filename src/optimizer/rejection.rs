@@ -99,10 +99,14 @@ pub(crate) struct RejectedSubquery {
 impl RejectedSubquery {
     /// The subquery as SQL, cut if it is long.
     fn sql(&self) -> String {
-        let unparser = Unparser::default().with_pretty(true);
-        let shown = without_coercions_in(&self.subquery);
-        let sql = unparser.plan_to_sql(shown.as_ref().unwrap_or(&self.subquery));
-        let sql = sql.map(|sql| sql.to_string());
+        // On a stack of its own: the unparser takes more for each nested query than DataFusion's guard of the stack
+        // leaves, and rules run deep in the recursion over a plan.
+        let sql = stacker::grow(UNPARSER_STACK, || {
+            let unparser = Unparser::default().with_pretty(true);
+            let shown = without_coercions_in(&self.subquery);
+            let sql = unparser.plan_to_sql(shown.as_ref().unwrap_or(&self.subquery));
+            sql.map(|sql| sql.to_string())
+        });
         let sql = sql.unwrap_or_else(|_| format!("SELECT … FROM {}", tables(&self.subquery)));
         let before = match self.shape {
             Shape::Scalar => "",
@@ -137,6 +141,9 @@ impl Display for RejectedSubquery {
 
 /// The most characters of a subquery in an error.
 const MAX_SUBQUERY: usize = 240;
+
+/// The bytes of stack for the text of a subquery. Only those that are used become memory.
+const UNPARSER_STACK: usize = 16 << 20;
 
 /// The rejected subqueries of the statements that a session is planning, in the configuration of its optimizer. A
 /// statement is known by its generator of aliases: each has its own.
@@ -181,7 +188,10 @@ pub(crate) fn note(
         subquery: subquery.clone(),
         reason: reason.to_string(),
     };
-    log::debug!("{} stays as it is: {reason}", rejected.sql());
+    // The arguments of `debug` are computed for a logger that filters the line out, too.
+    if log::log_enabled!(log::Level::Debug) {
+        log::debug!("{} stays as it is: {reason}", rejected.sql());
+    }
     let Some(log) = config.options().extensions.get::<RejectionLog>().cloned() else {
         return;
     };
@@ -319,5 +329,37 @@ impl ExtensionOptions for RejectionLog {
 
     fn entries(&self) -> Vec<ConfigEntry> {
         vec![]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_deep_subquery_needs_little_of_the_callers_stack() -> Result<()> {
+        let nested = (0..12).fold("SELECT 1 AS v".to_string(), |query, level| {
+            format!("SELECT max(v) + {level} AS v FROM ({query}) GROUP BY v % 3")
+        });
+        let runtime = tokio::runtime::Runtime::new()?;
+        let plan = runtime.block_on(SessionContext::new().sql(&nested))?;
+        let rejected = RejectedSubquery {
+            shape: Shape::Scalar,
+            subquery: plan.into_unoptimized_plan(),
+            reason: "it is deep".to_string(),
+        };
+        let text = thread::Builder::new()
+            .stack_size(128 << 10)
+            .spawn(move || (rejected.to_string(), rejected))?;
+        let (text, _) = text.join().expect("the thread has stack enough");
+        assert!(
+            text.starts_with("(SELECT max(v) + 11 AS v FROM (SELECT max(v) + 10"),
+            "{text}"
+        );
+        Ok(())
     }
 }
