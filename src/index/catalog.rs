@@ -26,7 +26,7 @@ pub struct IndexCatalog {
     entries: Mutex<Entries>,
     /// Bytes of all indexes of columns, including those that are evicted but still in use by a query.
     total: Arc<AtomicUsize>,
-    /// Bytes of each device, likewise: every index on devices is stored on all devices in use.
+    /// Bytes of each device, likewise: what is on devices is stored on all devices in use.
     device_total: Arc<AtomicUsize>,
     devices: Devices,
     versioned: VersionedTypes,
@@ -89,7 +89,7 @@ impl IndexCatalog {
         &self.devices
     }
 
-    /// Opens the devices that the options name, which takes some 300 ms the first time. Removes the indexes on other
+    /// Opens the devices that the options name, which takes some 300 ms the first time. Removes what is on other
     /// devices.
     ///
     /// # Errors
@@ -101,12 +101,8 @@ impl IndexCatalog {
         let opened = self.devices.open(&options.cuda());
         let target = opened.as_ref().ok().cloned().map(Target::Devices);
         let removed = self.lock().remove(|entry| {
-            let on_other_devices =
-                |key: &IndexKey| key.target != Target::Cpu && target.as_ref() != Some(&key.target);
-            entry
-                .item
-                .index()
-                .is_some_and(|(key, _)| on_other_devices(key))
+            let known = entry.item.target();
+            *known != Target::Cpu && target.as_ref() != Some(known)
         });
         // Freeing device memory takes time: the lock is released first.
         drop(removed);
@@ -516,7 +512,7 @@ impl IndexCatalog {
                         rows: rows.rows(),
                         bytes,
                         device_bytes,
-                        engine: Target::Cpu.label(),
+                        engine: rows.target().label(),
                         hits,
                         age,
                         disk: rows.disk(),

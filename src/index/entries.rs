@@ -35,6 +35,12 @@ pub(crate) trait KeptRows: Any + Debug + Send + Sync {
     /// Bytes of host memory now: indexes are built when queries justify it.
     fn bytes(&self) -> usize;
 
+    /// Bytes of each device that has them.
+    fn device_bytes(&self) -> usize;
+
+    /// Where they are sorted.
+    fn target(&self) -> &Target;
+
     /// Whether they are in files: `writing`, `written`, `failed`, or `loaded` from there.
     fn disk(&self) -> Option<&'static str>;
 }
@@ -117,7 +123,15 @@ impl Item {
     pub(super) fn device_bytes(&self) -> usize {
         match self {
             Self::Index(_, reserved) => reserved.device_bytes(),
-            Self::Rows(_) => 0,
+            Self::Rows(rows) => rows.device_bytes(),
+        }
+    }
+
+    /// The engine that has it.
+    pub(super) fn target(&self) -> &Target {
+        match self {
+            Self::Index(key, _) => &key.target,
+            Self::Rows(rows) => rows.target(),
         }
     }
 

@@ -14,6 +14,7 @@ mod hunt;
 mod join_choice;
 mod kept;
 mod kept_append;
+mod kept_on_devices;
 mod lazy_index;
 mod memberships;
 mod nearest;

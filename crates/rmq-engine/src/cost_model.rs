@@ -101,9 +101,9 @@ pub struct Workload {
     pub ranges: Option<usize>,
     /// The most threads that query at a time.
     pub cores: usize,
-    /// Whether the CPU engine has an index of the column already.
+    /// Whether the CPU engine has an index of the column already, or the sorted rows of a range join.
     pub ready_on_cpu: bool,
-    /// Whether the devices have an index of the column already.
+    /// Whether the devices have one already.
     pub ready_on_cuda: bool,
     /// Whether the devices are open.
     pub open: bool,
@@ -146,8 +146,10 @@ pub fn on_cpu(work: &Workload, costs: &Costs) -> f64 {
     };
     let (mut sort, mut search) = (0.0, 0.0);
     if work.range_key_bytes.is_some() {
+        if !work.ready_on_cpu {
+            sort = number(work.rows) * costs.cpu_sort_row / cores(work).min(costs.cpu_build_cores);
+        }
         // The sorted keys are in main memory anyway.
-        sort = number(work.rows) * costs.cpu_sort_row / cores(work).min(costs.cpu_build_cores);
         search = costs.cpu_search;
     }
     build + sort + ranges(work) * (range + search) / cores(work)
@@ -166,8 +168,10 @@ pub fn on_cuda(work: &Workload, costs: &Costs) -> f64 {
     let mut sort = 0.0;
     if let Some(key_bytes) = work.range_key_bytes {
         range += costs.cuda_search.max(costs.cuda_range_core / cores(work));
-        let row = number(key_bytes) * costs.cuda_build_byte + costs.cuda_sort_row;
-        sort = costs.cuda_sort + number(work.rows) * row;
+        if !work.ready_on_cuda {
+            let row = number(key_bytes) * costs.cuda_build_byte + costs.cuda_sort_row;
+            sort = costs.cuda_sort + number(work.rows) * row;
+        }
     }
     open + build + sort + costs.cuda_query + ranges(work) * range
 }

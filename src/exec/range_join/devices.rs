@@ -9,7 +9,7 @@ use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
 use crate::index::catalog::IndexCatalog;
 use crate::index::cpu_fallback::device_failure;
-use crate::index::devices::DeviceEngine;
+use crate::index::devices::{DeviceEngine, Target};
 use crate::index::reserved_index::DeviceBytes;
 
 /// The devices that the engine choice selected for a build side.
@@ -24,6 +24,11 @@ pub(crate) struct JoinDevices {
 }
 
 impl JoinDevices {
+    /// The devices, as what is kept on them names them.
+    pub(crate) fn target(&self) -> Target {
+        Target::Devices(Arc::clone(&self.engine))
+    }
+
     /// Reserves bytes on each device.
     ///
     /// # Errors

@@ -47,6 +47,13 @@ struct DeviceWork {
     value_bytes: usize,
 }
 
+/// The engines that have the build side already.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KeptOn {
+    pub(crate) cpu: bool,
+    pub(crate) devices: bool,
+}
+
 impl RangeJoinEngine {
     /// The engine of a join that returns rows: the CPU.
     pub(crate) fn cpu() -> Self {
@@ -76,7 +83,9 @@ impl RangeJoinEngine {
         if options.engine == EngineChoice::Cpu {
             engine.planned = Some(Decision::cpu(""));
         } else if engine.planned.is_none() {
-            engine.planned = engine.decide_for(expected_rows(build), &options).await?;
+            engine.planned = engine
+                .decide_for(expected_rows(build), KeptOn::default(), &options)
+                .await?;
         }
         Ok(engine)
     }
@@ -113,18 +122,20 @@ impl RangeJoinEngine {
         self.probe_rows
     }
 
-    /// The devices for a build side of `rows` rows, if they suit it.
+    /// The devices for a build side of `rows` rows, if they suit it. Where it is kept is not known at planning.
     ///
     /// # Errors
     /// An error if `rmq.engine` forces an engine that is not available.
     pub(crate) async fn select_devices(
         &self,
         rows: usize,
+        kept: KeptOn,
         options: &RmqOptions,
     ) -> Result<Option<JoinDevices>> {
+        let is_kept = kept.cpu || kept.devices;
         let decision = match &self.planned {
-            Some(decision) => Some(decision.clone()),
-            None => self.decide_for(Some(rows), options).await?,
+            Some(decision) if !is_kept => Some(decision.clone()),
+            _ => self.decide_for(Some(rows), kept, options).await?,
         };
         self.record(decision.clone());
         let devices = decision.and_then(|decision| match decision.target {
@@ -151,6 +162,7 @@ impl RangeJoinEngine {
     async fn decide_for(
         &self,
         rows: Option<usize>,
+        kept: KeptOn,
         options: &RmqOptions,
     ) -> Result<Option<Decision>> {
         let Some(DeviceWork {
@@ -160,7 +172,10 @@ impl RangeJoinEngine {
         else {
             return Ok(self.planned.clone());
         };
-        let never = |_: &Target| false;
+        let is_cached = |target: &Target| match target {
+            Target::Cpu => kept.cpu,
+            Target::Devices(_) => kept.devices,
+        };
         let case = Case {
             rows,
             key_bytes: value_bytes,
@@ -168,7 +183,7 @@ impl RangeJoinEngine {
             ranges: self.probe_rows,
             in_expression: false,
             partitions: self.partitions,
-            is_cached: &never,
+            is_cached: &is_cached,
         };
         decide(&self.catalog, options, &case).await
     }

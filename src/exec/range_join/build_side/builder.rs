@@ -14,7 +14,7 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
-use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::device_join::{DeviceJoin, DeviceSide};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{Searches, Segment};
@@ -22,7 +22,7 @@ use crate::exec::range_join::build_side::persisted::PersistedSide;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
 use crate::exec::range_join::devices::JoinDevices;
-use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
@@ -131,7 +131,23 @@ impl BuildSideBuilder {
 
     /// The devices for this many rows, if they suit them.
     pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
-        self.engine.select_devices(rows, &self.options).await
+        if self.adds_values() {
+            // To rows that the CPU has sorted.
+            return Ok(None);
+        }
+        let kept = KeptOn::default();
+        self.engine.select_devices(rows, kept, &self.options).await
+    }
+
+    /// A join of rows that devices have sorted, with what it finds there of its values.
+    pub(crate) fn join_on_devices(
+        &self,
+        found: (Arc<DeviceSide>, Vec<usize>),
+        devices: JoinDevices,
+    ) -> Result<DeviceJoin> {
+        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
+        let memory = self.memory.reservation();
+        DeviceJoin::try_new(columns, found, metrics, threads, devices, memory)
     }
 
     /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
@@ -139,7 +155,7 @@ impl BuildSideBuilder {
         self.engine.record_cpu(why);
     }
 
-    /// Sorts and indexes rows on devices; `None` if the CPU has to.
+    /// Sorts and indexes rows on devices, and keeps them for later queries; `None` if the CPU has to.
     pub(crate) async fn build_on_devices(
         &self,
         rows: &Arc<CollectedRows>,
@@ -148,11 +164,15 @@ impl BuildSideBuilder {
             return Ok(None);
         };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
-        let why = match DeviceJoin::build(columns, rows, metrics, threads, &devices).await {
-            Ok(Some(join)) => {
-                metrics.record_device_bytes(join.device_bytes());
+        let why = match DeviceSide::build(columns, rows, metrics, threads, &devices).await {
+            Ok(Some(side)) => {
                 self.memory.stop_retaining();
-                return Ok(Some(join));
+                let side = Arc::new(side);
+                if let Some(keeper) = &self.keeper {
+                    keeper.keep_on_devices(&side, devices.target()).await?;
+                }
+                let values = (0..side.values().len()).collect();
+                return self.join_on_devices((side, values), devices).map(Some);
             }
             Ok(None) => "these devices do not join".to_string(),
             // Sorting on the CPU needs less memory of the host, or spills.

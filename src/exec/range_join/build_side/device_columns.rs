@@ -73,19 +73,167 @@ fn numbers_of(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result
     Ok(make_array(data))
 }
 
+/// What devices need of a value column, or have of it.
+#[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a structure of its own"
+)]
+pub(crate) struct DeviceNeeds {
+    min: Option<ExtremeIndex>,
+    max: Option<ExtremeIndex>,
+    counts: bool,
+    sums: bool,
+    single_values: bool,
+    /// Whether the host takes single values, as devices can't store them.
+    values_on_host: bool,
+}
+
+impl DeviceNeeds {
+    /// What a join needs of the value column with this index, which has this type.
+    pub(crate) fn of_column(columns: &BuildColumns, column: usize, data_type: &DataType) -> Self {
+        let needs = ColumnNeeds::of_column(columns, column);
+        let index = |extreme: Extreme| {
+            let index = if needs.has_positions(extreme)? {
+                ExtremeIndex::Rows
+            } else {
+                ExtremeIndex::Values
+            };
+            Some(index)
+        };
+        let is_stored = has_values_as_keys(data_type);
+        Self {
+            min: index(Extreme::Min),
+            max: index(Extreme::Max),
+            counts: needs.has_counts(),
+            sums: needs.has_sums(),
+            single_values: needs.has_values() && is_stored,
+            values_on_host: needs.has_values() && !is_stored,
+        }
+    }
+
+    /// Whether nothing is missing where `built` is there.
+    pub(crate) fn are_met_by(self, built: Self) -> bool {
+        let has_index = |needed: Option<ExtremeIndex>, built: Option<ExtremeIndex>| match needed {
+            None => true,
+            Some(ExtremeIndex::Values) => built.is_some(),
+            Some(ExtremeIndex::Rows) => built == Some(ExtremeIndex::Rows),
+        };
+        has_index(self.min, built.min)
+            && has_index(self.max, built.max)
+            && self.counts <= built.counts
+            && self.sums <= built.sums
+            && self.single_values <= built.single_values
+            && self.values_on_host <= built.values_on_host
+    }
+
+    /// Whether the values themselves are needed on devices, and not only which are NULL.
+    fn has_values(self) -> bool {
+        self.single_values || self.sums || self.min.is_some() || self.max.is_some()
+    }
+}
+
+/// A value column that devices have, as far as aggregates need it.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceColumn {
+    pub(crate) built: DeviceNeeds,
+    data_type: DataType,
+    /// The index among the columns of devices, and the decoder of their keys.
+    on_devices: Option<(usize, Decoder)>,
+    /// The values in input order.
+    on_host: Option<Arc<Values>>,
+}
+
+impl DeviceColumn {
+    /// Whether the host takes single values of it, by the numbers of their rows.
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.on_host.is_some()
+    }
+
+    fn on_devices(&self) -> Result<(usize, Decoder)> {
+        let known = self.on_devices.clone();
+        known.ok_or_else(|| internal_datafusion_err!("a value column is not on devices"))
+    }
+
+    /// The value of this column at one row of each range.
+    fn value(&self, at: RangeRow) -> Result<(RangeJoinAnswer, AggregateResult)> {
+        if let Some(values) = &self.on_host {
+            let result = AggregateResult::Rows(Arc::clone(values));
+            return Ok((RangeJoinAnswer::Row { at }, result));
+        }
+        let (column, decoder) = self.on_devices()?;
+        let answer = RangeJoinAnswer::Value { column, at };
+        Ok((answer, AggregateResult::Keys(decoder)))
+    }
+}
+
+/// What devices answer for an aggregate over these of the columns, and what makes an array of that.
+///
+/// # Errors
+/// An internal error if devices do not compute the aggregate, or have not been given what it needs.
+pub(crate) fn answer(
+    function: AggregateKind,
+    arguments: &[usize],
+    columns: &[&DeviceColumn],
+) -> Result<(RangeJoinAnswer, AggregateResult)> {
+    let argument = |i: usize| {
+        let column = arguments.get(i).and_then(|column| columns.get(*column));
+        column.ok_or_else(|| internal_datafusion_err!("{function:?} has no argument {i}"))
+    };
+    let count = || AggregateResult::Numbers(DataType::Int64);
+    Ok(match function {
+        AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
+        AggregateKind::Count => {
+            let (column, _) = argument(0)?.on_devices()?;
+            (RangeJoinAnswer::CountValid { column }, count())
+        }
+        AggregateKind::Sum => {
+            let (column, _) = argument(0)?.on_devices()?;
+            let result = AggregateResult::Numbers(argument(0)?.data_type.clone());
+            (RangeJoinAnswer::Sum { column }, result)
+        }
+        AggregateKind::SumLow => {
+            let (column, _) = argument(0)?.on_devices()?;
+            let result = AggregateResult::Numbers(DataType::Float64);
+            (RangeJoinAnswer::SumError { column }, result)
+        }
+        AggregateKind::Extreme(extreme) => {
+            let (column, decoder) = argument(0)?.on_devices()?;
+            let answer = RangeJoinAnswer::Extreme { column, extreme };
+            (answer, AggregateResult::Keys(decoder))
+        }
+        AggregateKind::First => argument(0)?.value(RangeRow::First)?,
+        AggregateKind::Last => argument(0)?.value(RangeRow::FirstOfLast)?,
+        AggregateKind::Rightmost => argument(0)?.value(RangeRow::Last)?,
+        AggregateKind::AtExtreme {
+            extreme,
+            nulls_first,
+        } => {
+            let (column, _) = argument(1)?.on_devices()?;
+            argument(0)?.value(RangeRow::FirstOrdered {
+                column,
+                extreme,
+                nulls_first,
+            })?
+        }
+        AggregateKind::AtCrossing { .. }
+        | AggregateKind::CountCrossing { .. }
+        | AggregateKind::Accumulate => {
+            return internal_err!("devices do not compute {function:?}");
+        }
+    })
+}
+
 /// Describes the value columns for devices. What is copied for that is registered in `memory`.
 pub(crate) struct ColumnsBuilder<'a> {
     pub(crate) rows: &'a CollectedRows,
     pub(crate) needs: &'a BuildColumns,
-    pub(crate) types: &'a [DataType],
     pub(crate) workers: Workers<'a>,
     pub(crate) memory: &'a MemoryReservation,
     /// Bytes of what makes arrays of answers, which stays when the devices have the columns.
     pub(crate) kept_bytes: usize,
     /// The columns that devices need.
     pub(crate) columns: Vec<RangeJoinColumn>,
-    /// For each value column the index among those of devices, and the decoder of its keys.
-    pub(crate) on_devices: Vec<Option<(usize, Decoder)>>,
 }
 
 impl ColumnsBuilder<'_> {
@@ -99,26 +247,26 @@ impl ColumnsBuilder<'_> {
         }
     }
 
-    /// Adds a value column with what the aggregates need of it, unless devices need nothing.
-    pub(crate) fn add_column(&mut self, column: usize) -> Result<()> {
-        let data_type = &self.needs.values(self.types)[column];
-        let needs = ColumnNeeds::of_column(self.needs, column);
-        let single_values = needs.has_values() && has_values_as_keys(data_type);
-        let index = |extreme: Extreme| {
-            let index = if needs.has_positions(extreme)? {
-                ExtremeIndex::Rows
-            } else {
-                ExtremeIndex::Values
-            };
-            Some(index)
+    /// Adds a value column of this type with what the aggregates need of it, unless devices need nothing.
+    pub(crate) fn add_column(
+        &mut self,
+        column: usize,
+        data_type: &DataType,
+    ) -> Result<DeviceColumn> {
+        let needs = DeviceNeeds::of_column(self.needs, column, data_type);
+        let mut added = DeviceColumn {
+            built: needs,
+            data_type: data_type.clone(),
+            on_devices: None,
+            on_host: None,
         };
-        let (min, max) = (index(Extreme::Min), index(Extreme::Max));
-        let has_values = single_values || needs.has_sums() || min.is_some() || max.is_some();
-        if !has_values && !needs.has_counts() {
-            self.on_devices.push(None);
-            return Ok(());
+        if needs.values_on_host {
+            added.on_host = Some(Arc::new(self.values_on_host(column, data_type)?));
         }
-        let encoded = if has_values || is_borrowed(data_type) {
+        if !needs.has_values() && !needs.counts {
+            return Ok(added);
+        }
+        let encoded = if needs.has_values() || is_borrowed(data_type) {
             self.encode(&self.chunks(column), data_type)?
         } else {
             self.encode_nulls(&self.chunks(column))?
@@ -127,16 +275,16 @@ impl ColumnsBuilder<'_> {
             return internal_err!("a value column without an array");
         };
         self.kept_bytes += decoder.bytes();
-        self.on_devices.push(Some((self.columns.len(), decoder)));
+        added.on_devices = Some((self.columns.len(), decoder));
         self.columns.push(RangeJoinColumn {
             values: chunks_of_columns(encoded)?,
-            min,
-            max,
-            counts: needs.has_counts(),
-            sums: addends(data_type).filter(|_| needs.has_sums()),
-            single_values,
+            min: needs.min,
+            max: needs.max,
+            counts: needs.counts,
+            sums: addends(data_type).filter(|_| needs.sums),
+            single_values: needs.single_values,
         });
-        Ok(())
+        Ok(added)
     }
 
     /// The keys of a column: ranks among all its values, or its own chunks.
@@ -166,84 +314,14 @@ impl ColumnsBuilder<'_> {
         encoded.collect()
     }
 
-    /// The index of a value column among those of devices, and the decoder of its keys.
-    fn on_devices(&self, column: usize) -> Result<(usize, Decoder)> {
-        let known = self.on_devices.get(column).cloned().flatten();
-        known.ok_or_else(|| internal_datafusion_err!("value column {column} is not on devices"))
-    }
-
-    /// What devices answer for an aggregate over these columns, and what makes an array of that.
-    pub(crate) fn answer(
-        &mut self,
-        function: AggregateKind,
-        arguments: &[usize],
-    ) -> Result<(RangeJoinAnswer, AggregateResult)> {
-        let argument = |i: usize| {
-            let column = arguments.get(i).copied();
-            column.ok_or_else(|| internal_datafusion_err!("{function:?} has no argument {i}"))
-        };
-        let count = || AggregateResult::Numbers(DataType::Int64);
-        Ok(match function {
-            AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
-            AggregateKind::Count => {
-                let (column, _) = self.on_devices(argument(0)?)?;
-                (RangeJoinAnswer::CountValid { column }, count())
-            }
-            AggregateKind::Sum => {
-                let (column, _) = self.on_devices(argument(0)?)?;
-                let data_type = self.needs.values(self.types)[argument(0)?].clone();
-                let result = AggregateResult::Numbers(data_type);
-                (RangeJoinAnswer::Sum { column }, result)
-            }
-            AggregateKind::SumLow => {
-                let (column, _) = self.on_devices(argument(0)?)?;
-                let result = AggregateResult::Numbers(DataType::Float64);
-                (RangeJoinAnswer::SumError { column }, result)
-            }
-            AggregateKind::Extreme(extreme) => {
-                let (column, decoder) = self.on_devices(argument(0)?)?;
-                let answer = RangeJoinAnswer::Extreme { column, extreme };
-                (answer, AggregateResult::Keys(decoder))
-            }
-            AggregateKind::First => return self.value(argument(0)?, RangeRow::First),
-            AggregateKind::Last => return self.value(argument(0)?, RangeRow::FirstOfLast),
-            AggregateKind::Rightmost => return self.value(argument(0)?, RangeRow::Last),
-            AggregateKind::AtExtreme {
-                extreme,
-                nulls_first,
-            } => {
-                let (column, _) = self.on_devices(argument(1)?)?;
-                let at = RangeRow::FirstOrdered {
-                    column,
-                    extreme,
-                    nulls_first,
-                };
-                return self.value(argument(0)?, at);
-            }
-            AggregateKind::AtCrossing { .. }
-            | AggregateKind::CountCrossing { .. }
-            | AggregateKind::Accumulate => {
-                return internal_err!("devices do not compute {function:?}");
-            }
-        })
-    }
-
-    /// The value of a column at one row of each range.
-    fn value(&mut self, column: usize, at: RangeRow) -> Result<(RangeJoinAnswer, AggregateResult)> {
-        let data_type = &self.needs.values(self.types)[column];
-        if has_values_as_keys(data_type) {
-            let (column, decoder) = self.on_devices(column)?;
-            let answer = RangeJoinAnswer::Value { column, at };
-            return Ok((answer, AggregateResult::Keys(decoder)));
-        }
+    /// The values of a column in input order.
+    fn values_on_host(&mut self, column: usize, data_type: &DataType) -> Result<Values> {
         let chunks = self.chunks(column);
         let bytes = chunks.bytes();
         self.memory.try_grow(bytes)?;
         self.kept_bytes += bytes;
         let identity = RowPermutation::identity(self.rows.num_rows());
-        let values = Values::try_new(&chunks.arrays, data_type, &identity, self.workers)?;
-        let result = AggregateResult::Rows(Arc::new(values));
-        Ok((RangeJoinAnswer::Row { at }, result))
+        Values::try_new(&chunks.arrays, data_type, &identity, self.workers)
     }
 }
 

@@ -4,8 +4,11 @@
 //! indexes them. A batch of probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows
 //! never leave the device.
 //!
+//! The sorted rows may serve several joins (`kept_on_devices`): `DeviceSide` is what these share.
+//!
 //! A join with an aggregate that devices lack runs on the CPU as a whole (`device_aggregates`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::ArrayRef;
@@ -20,7 +23,9 @@ use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect::CollectedRows;
 use crate::exec::range_join::build_side::convert_keys::convert_keys;
-use crate::exec::range_join::build_side::device_columns::{AggregateResult, ColumnsBuilder};
+use crate::exec::range_join::build_side::device_columns::{
+    AggregateResult, ColumnsBuilder, DeviceColumn, answer,
+};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::devices::JoinDevices;
@@ -37,32 +42,46 @@ use rmq_engine::{
     RowGroups,
 };
 
-/// A build side on devices.
+/// Build rows that devices have sorted and indexed, with what they have of the values.
 #[derive(Debug)]
-pub(crate) struct DeviceJoin {
-    devices: JoinDevices,
+pub(crate) struct DeviceSide {
     index: Arc<dyn RangeJoinIndex>,
     /// The groups of the build rows, to number those of probe rows; none without equality keys.
     groups: Option<Groups>,
     /// Whether the device knows groups: there are equality keys, or rows that match nothing.
     has_ids: bool,
     key_type: DataType,
+    values: Vec<DeviceColumn>,
+    /// The rows as they were collected, for the CPU.
+    rows: Arc<CollectedRows>,
+    /// Whether devices have failed to answer.
+    has_failed: AtomicBool,
+    memory: MemoryReservation,
+    _device_memory: DeviceBytes,
+}
+
+/// A build side on devices, and what a join needs of it.
+#[derive(Debug)]
+pub(crate) struct DeviceJoin {
+    devices: JoinDevices,
+    side: Arc<DeviceSide>,
     /// What devices answer: one per aggregate, then whether a row is matched.
     answers: Vec<RangeJoinAnswer>,
     /// What makes arrays of the answers, one per aggregate.
     results: Vec<AggregateResult>,
     fallback: CpuFallbackSide,
-    _memory: MemoryReservation,
-    _device_memory: DeviceBytes,
 }
 
 /// The same build side on the CPU, made when the devices first fail.
 #[derive(Debug)]
 struct CpuFallbackSide {
     columns: BuildColumns,
-    rows: Arc<CollectedRows>,
+    /// The value columns of the join, as indexes among those of the rows.
+    values: Vec<usize>,
     metrics: BuildMetrics,
     threads: usize,
+    /// Registers a copy of the rows.
+    memory: MemoryReservation,
     side: OnceLock<SharedResult<Arc<BuildSide>>>,
 }
 
@@ -80,7 +99,7 @@ pub(crate) struct DeviceAnswers {
     pub(crate) aggregates: Vec<ArrayRef>,
 }
 
-impl DeviceJoin {
+impl DeviceSide {
     /// Sorts and indexes collected rows on devices, on a thread that may block. `None` if these devices do not join.
     ///
     /// # Errors
@@ -95,12 +114,12 @@ impl DeviceJoin {
         let (columns, rows) = (columns.clone(), Arc::clone(rows));
         let (metrics, devices) = (metrics.clone(), devices.clone());
         let work = move |waiting: Waiting| {
-            let join = Self::build_blocking(&columns, &rows, &metrics, threads, &devices, &waiting);
-            if join.is_err() {
+            let side = Self::build_blocking(&columns, rows, &metrics, threads, &devices, &waiting);
+            if side.is_err() {
                 // A cancelled query makes devices fail.
                 waiting.check()?;
             }
-            join
+            side
         };
         blocking(work).await
     }
@@ -108,7 +127,7 @@ impl DeviceJoin {
     /// Does the same on the calling thread.
     fn build_blocking(
         columns: &BuildColumns,
-        rows: &Arc<CollectedRows>,
+        rows: Arc<CollectedRows>,
         metrics: &BuildMetrics,
         threads: usize,
         devices: &JoinDevices,
@@ -118,7 +137,7 @@ impl DeviceJoin {
         let workers = Workers::new(threads, &check);
         let types = rows.schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
-        let rows_memory = rows.memory.new_empty();
+        let memory = rows.memory.new_empty();
         let groups_memory = rows.memory.new_empty();
         let values_memory = rows.memory.new_empty();
         let context = SortContext {
@@ -128,31 +147,19 @@ impl DeviceJoin {
         // The collected keys stay registered: the rows are kept until the devices have answered.
         let none = rows.memory.new_empty();
         let batches = rows.batches.clone();
-        let parts = convert_keys(columns, &types, batches, &none, &rows_memory, workers)?;
+        let parts = convert_keys(columns, &types, batches, &none, &memory, workers)?;
         let grouped = group_rows(parts, context)?;
         let mut builder = ColumnsBuilder {
-            rows,
+            rows: &rows,
             needs: columns,
-            types: &types,
             workers,
             memory: &values_memory,
             kept_bytes: 0,
             columns: vec![],
-            on_devices: vec![],
         };
-        for column in 0..columns.values(&types).len() {
-            builder.add_column(column)?;
-        }
-        let (mut answers, mut results) = (vec![], vec![]);
-        for (function, arguments) in &columns.aggregates {
-            let (answer, result) = builder.answer(*function, arguments)?;
-            answers.push(answer);
-            results.push(result);
-        }
-        answers.push(RangeJoinAnswer::Matched);
-        let row_numbers = answers
-            .iter()
-            .any(|answer| matches!(answer, RangeJoinAnswer::Row { .. }));
+        let values = columns.values(&types).iter().enumerate();
+        let values = values.map(|(column, data_type)| builder.add_column(column, data_type));
+        let values: Vec<DeviceColumn> = values.collect::<Result<_>>()?;
         let groups = grouped.parts.as_ref().map(|parts| RowGroups {
             parts: parts.iter().map(GroupedRows::for_devices).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
@@ -162,7 +169,7 @@ impl DeviceJoin {
             keys: chunks_of_keys(grouped.keys)?,
             groups,
             columns: builder.columns,
-            row_numbers,
+            row_numbers: values.iter().any(DeviceColumn::is_on_host),
         };
         let engine = devices.cancellable_engine(waiting);
         let reserved = devices.reserve(engine.range_join_bytes(&input))?;
@@ -186,27 +193,25 @@ impl DeviceJoin {
         drop(groups_memory);
         drop(values_memory);
         let groups_bytes = grouped.groups.as_ref().map_or(0, Groups::bytes);
-        rows_memory.try_resize(groups_bytes + kept_bytes)?;
-        let total = rows.memory.size() + rows_memory.size();
-        metrics.build_mem_used.set_max(total);
-        Ok(Some(Self {
-            devices: devices.clone(),
+        memory.try_resize(groups_bytes + kept_bytes)?;
+        let side = Self {
             index,
             groups: grouped.groups,
             has_ids,
             key_type: columns.range_key(&types).clone(),
-            answers,
-            results,
-            fallback: CpuFallbackSide {
-                columns: columns.clone(),
-                rows: Arc::clone(rows),
-                metrics: metrics.clone(),
-                threads,
-                side: OnceLock::new(),
-            },
-            _memory: rows_memory,
+            values,
+            rows,
+            has_failed: AtomicBool::new(false),
+            memory,
             _device_memory: device_memory,
-        }))
+        };
+        metrics.build_mem_used.set_max(side.bytes());
+        Ok(Some(side))
+    }
+
+    /// Bytes of host memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.memory.size() + self.memory.size()
     }
 
     /// Bytes on each device.
@@ -214,9 +219,63 @@ impl DeviceJoin {
         self.index.device_bytes()
     }
 
+    /// Number of build rows that were collected.
+    pub(crate) fn total_rows(&self) -> usize {
+        self.rows.num_rows()
+    }
+
+    /// What devices have of each value.
+    pub(crate) fn values(&self) -> &[DeviceColumn] {
+        &self.values
+    }
+
+    /// Whether devices have failed to answer.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+}
+
+impl DeviceJoin {
+    /// A join of these columns, whose values are those with the indexes `values` of the side.
+    ///
+    /// # Errors
+    /// An internal error if devices lack what an aggregate needs.
+    pub(crate) fn try_new(
+        columns: &BuildColumns,
+        (side, values): (Arc<DeviceSide>, Vec<usize>),
+        metrics: &BuildMetrics,
+        threads: usize,
+        devices: JoinDevices,
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let known: Vec<&DeviceColumn> = values.iter().map(|i| &side.values[*i]).collect();
+        let (mut answers, mut results) = (vec![], vec![]);
+        for (function, arguments) in &columns.aggregates {
+            let (answer, result) = answer(*function, arguments, &known)?;
+            answers.push(answer);
+            results.push(result);
+        }
+        answers.push(RangeJoinAnswer::Matched);
+        metrics.record_device_bytes(side.device_bytes());
+        Ok(Self {
+            devices,
+            side,
+            answers,
+            results,
+            fallback: CpuFallbackSide {
+                columns: columns.clone(),
+                values,
+                metrics: metrics.clone(),
+                threads,
+                memory,
+                side: OnceLock::new(),
+            },
+        })
+    }
+
     /// Number of build rows that can match.
     pub(crate) fn rows(&self) -> usize {
-        self.index.rows()
+        self.side.index.rows()
     }
 
     /// Begins a batch of probe rows.
@@ -226,7 +285,7 @@ impl DeviceJoin {
     pub(crate) fn probe(&self) -> Result<DeviceProbe> {
         let bounds = self.fallback.columns.comparisons.iter();
         let bounds = bounds.map(|comparison| {
-            let keys = OrderKeys::try_new(&self.key_type)?;
+            let keys = OrderKeys::try_new(&self.side.key_type)?;
             Ok((*comparison, keys))
         });
         Ok(DeviceProbe {
@@ -241,7 +300,7 @@ impl DeviceJoin {
     /// # Errors
     /// An execution error for keys of other types than those of the build side.
     pub(crate) fn groups(&self, rows: usize, equality_keys: &[ArrayRef]) -> Result<Vec<u32>> {
-        match &self.groups {
+        match &self.side.groups {
             Some(groups) => groups.find(equality_keys),
             None => Ok(vec![0; rows]),
         }
@@ -263,13 +322,14 @@ impl DeviceJoin {
         let groups = probe.groups.iter().map(Vec::as_slice);
         let request = RangeJoinProbe {
             rows: probe.rows,
-            groups: self.has_ids.then(|| groups.collect()),
+            groups: self.side.has_ids.then(|| groups.collect()),
             bounds: bounds.collect::<Result<_>>()?,
             prevailing: self.fallback.columns.prevailing,
         };
-        let mut outputs = match self.index.answer(&request, &self.answers) {
+        let mut outputs = match self.side.index.answer(&request, &self.answers) {
             Ok(outputs) => outputs,
             Err(failure) => {
+                self.side.has_failed.store(true, Ordering::Relaxed);
                 self.devices.why_cpu(engine_error(failure))?;
                 record_fallback();
                 return Ok(None);
@@ -294,18 +354,25 @@ impl DeviceJoin {
     pub(crate) fn on_cpu(&self) -> Result<Arc<BuildSide>> {
         let CpuFallbackSide {
             columns,
-            rows,
+            values,
             metrics,
             threads,
+            memory,
             side,
         } = &self.fallback;
+        let rows = &self.side.rows;
         let build = || {
             // The copy is registered by itself, as sorting frees what it has read.
-            let memory = rows.memory.new_empty();
+            let memory = memory.new_empty();
             memory.try_grow(rows.memory.size())?;
+            let keys = columns.num_equality_keys + 1;
+            let values = values.iter().map(|value| keys + value);
+            let of_join: Vec<usize> = (0..keys).chain(values).collect();
+            let batches = rows.batches.iter();
+            let batches = batches.map(|batch| batch.project(&of_join));
             let rows = CollectedRows {
-                schema: Arc::clone(&rows.schema),
-                batches: rows.batches.clone(),
+                schema: Arc::new(rows.schema.project(&of_join)?),
+                batches: batches.collect::<Result<_, _>>()?,
                 memory,
             };
             let metrics = metrics.for_rebuild();

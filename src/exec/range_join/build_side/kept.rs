@@ -23,9 +23,9 @@
 //! An index with a name is the same rows, not evicted. They pass the name on to those that take their place, and
 //! `expect_named` finds its rows again where nothing of the old version is left.
 //!
-//! Not kept are parts of a divided build side, what devices sort, and any rows where the memory pool has a limit, but
-//! by CREATE INDEX: other operators could not get that memory back. A table that has changed otherwise than by
-//! appending, and files, are sorted anew as a whole.
+//! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX:
+//! other operators could not get that memory back. A table that has changed otherwise than by appending, and files, are
+//! sorted anew as a whole. What devices have sorted is kept by itself (`kept_on_devices`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -60,10 +60,10 @@ use rmq_engine::Comparison;
 #[derive(Debug, Clone)]
 pub(crate) struct BuildSideKeeper {
     pub(super) catalog: Arc<IndexCatalog>,
-    limit: ByteSize,
+    pub(super) limit: ByteSize,
     pub(super) key: Arc<RowsKey>,
     /// The value columns of the join.
-    values: Vec<Value>,
+    pub(super) values: Vec<Value>,
     pub(super) columns: BuildColumns,
     threshold: Option<(PhysicalExprRef, Comparison)>,
     /// The plan of the rows. They are in the same order each time if that can be had.
@@ -381,10 +381,16 @@ impl BuildSideKeeper {
     }
 
     /// The types of the columns.
-    fn types(&self) -> Result<Vec<DataType>> {
+    pub(super) fn types(&self) -> Result<Vec<DataType>> {
         let schema = self.columns.schema(&self.plan.schema())?;
         let fields = schema.fields().iter();
         Ok(fields.map(|field| field.data_type().clone()).collect())
+    }
+
+    /// The type of the range key.
+    pub(super) fn key_type(&self) -> Result<DataType> {
+        let range_key = self.columns.range_key(self.columns.expressions());
+        range_key.data_type(&self.plan.schema())
     }
 
     /// Keeps rows for later queries, unless a file has changed or may have while it was read; returns whether it does.
@@ -411,12 +417,10 @@ impl BuildSideKeeper {
         segment_of: Vec<usize>,
         searches: Searches,
     ) -> Result<()> {
-        let columns = &self.columns;
-        let range_key = columns.range_key(columns.expressions());
         let kept = KeptSide {
             key: Arc::clone(&self.key),
-            label: columns.key_label(),
-            key_type: range_key.data_type(&self.plan.schema())?,
+            label: self.columns.key_label(),
+            key_type: self.key_type()?,
             is_in_order: self.is_in_order,
             segments,
             segment_of,

@@ -16,6 +16,7 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
+use crate::index::devices::Target;
 use crate::index::entries::KeptRows;
 use crate::index::version::Version;
 use crate::range_agg::values::Values;
@@ -47,7 +48,8 @@ pub(super) struct Value {
 }
 
 impl Value {
-    fn is(&self, other: &Self) -> bool {
+    /// Whether both are the same value of each row.
+    pub(super) fn is(&self, other: &Self) -> bool {
         let is_same_version = match (&self.version, &other.version) {
             (Some(version), Some(other)) => version.matches(other),
             (None, None) => true,
@@ -381,6 +383,14 @@ impl KeptRows for KeptSide {
     fn bytes(&self) -> usize {
         let segments = self.segments.iter();
         segments.map(|segment| segment.bytes()).sum()
+    }
+
+    fn device_bytes(&self) -> usize {
+        0
+    }
+
+    fn target(&self) -> &Target {
+        &Target::Cpu
     }
 
     fn disk(&self) -> Option<&'static str> {

@@ -13,6 +13,7 @@ pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod input_order;
 pub(crate) mod kept;
+pub(crate) mod kept_on_devices;
 pub(crate) mod kept_segments;
 pub(crate) mod kept_side;
 pub(crate) mod matched_rows;

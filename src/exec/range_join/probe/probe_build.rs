@@ -15,7 +15,8 @@ use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::Segment;
-use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
 use crate::exec::range_join::probe::segments::SegmentedSide;
@@ -52,6 +53,14 @@ pub(crate) enum ProbeBuild {
     },
 }
 
+/// What is kept of a build side.
+enum Found {
+    /// All that the join needs.
+    State(BuildState),
+    /// Rows that the CPU has sorted, to which values may have to be added.
+    Rows(Arc<Segment>),
+}
+
 impl BuildInput {
     fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
         self.plan.execute(partition, Arc::clone(&self.context))
@@ -66,25 +75,47 @@ impl BuildInput {
         let mut kept = None;
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
-            kept = keeper.find();
-            if kept.is_none()
-                && let Some(side) = self.find_segments(keeper).await?
-            {
-                return Ok(BuildState::Segments(Arc::new(side)));
-            }
-        }
-        if let Some(segment) = &kept {
-            if self.suits_devices(segment.sorted().total_rows).await? {
-                kept = None;
-            } else {
-                self.metrics.record_kept();
-            }
-        } else if let Some(keeper) = &keeper {
-            kept = self.load(keeper).await?;
+            kept = match self.find(keeper).await? {
+                Some(Found::State(state)) => return Ok(state),
+                Some(Found::Rows(segment)) => Some(segment),
+                None => None,
+            };
         }
         let partitions = 0..self.plan.output_partitioning().partition_count();
         self.prepare(partitions, probe_partitions, 1, keeper, kept)
             .await
+    }
+
+    /// Finds what is kept of the build side where it is to be joined.
+    async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
+        let (on_cpu, on_devices) = (keeper.find(), keeper.find_on_devices());
+        let rows = on_cpu.as_ref().map(|segment| segment.sorted().total_rows);
+        let rows = rows.or_else(|| Some(on_devices.as_ref()?.side.total_rows()));
+        if let Some(rows) = rows {
+            let kept_on = KeptOn {
+                cpu: on_cpu.is_some(),
+                devices: on_devices.is_some(),
+            };
+            if let Some(devices) = self.select_devices(rows, kept_on).await? {
+                let target = devices.target();
+                let Some(found) = on_devices.filter(|found| found.is_on(&target)) else {
+                    return Ok(None);
+                };
+                self.metrics.record_kept();
+                let builder = self.builder(self.columns.clone(), 1)?;
+                let join = builder.join_on_devices((found.side, found.values), devices)?;
+                return Ok(Some(Found::State(BuildState::OnDevices(Arc::new(join)))));
+            }
+        }
+        if let Some(segment) = on_cpu {
+            self.metrics.record_kept();
+            return Ok(Some(Found::Rows(segment)));
+        }
+        if let Some(side) = self.find_segments(keeper).await? {
+            return Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))));
+        }
+        let loaded = self.load(keeper).await?;
+        Ok(loaded.map(Found::Rows))
     }
 
     /// The build side that another process has written, if it is to be had and the CPU joins.
@@ -92,7 +123,9 @@ impl BuildInput {
         let Some(persisted) = keeper.find_persisted().await? else {
             return Ok(None);
         };
-        if self.suits_devices(persisted.rows()).await? {
+        let kept_on = KeptOn::default();
+        let devices = self.select_devices(persisted.rows(), kept_on).await?;
+        if devices.is_some() {
             return Ok(None);
         }
         let builder = self.builder(self.columns.clone(), 1)?;
@@ -130,7 +163,11 @@ impl BuildInput {
         let Some(kept) = KeptSegments::find(keeper, &columns) else {
             return Ok(None);
         };
-        if self.suits_devices(kept.rows).await? {
+        let kept_on = KeptOn {
+            cpu: true,
+            devices: false,
+        };
+        if self.select_devices(kept.rows, kept_on).await?.is_some() {
             return Ok(None);
         }
         self.metrics.record_kept();
@@ -144,10 +181,9 @@ impl BuildInput {
         }))
     }
 
-    async fn suits_devices(&self, rows: usize) -> Result<bool> {
+    async fn select_devices(&self, rows: usize, kept_on: KeptOn) -> Result<Option<JoinDevices>> {
         let options = RmqOptions::of(self.context.session_config().options());
-        let devices = self.engine.select_devices(rows, &options).await?;
-        Ok(devices.is_some())
+        self.engine.select_devices(rows, kept_on, &options).await
     }
 
     /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build

@@ -1,0 +1,309 @@
+//! Build sides that devices have sorted, kept between queries: found again while their tables stay as they are, if
+//! devices have the values that a query needs. With `RMQ_TEST_ENGINE=cuda` it is a GPU, otherwise the devices are threads.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use datafusion::prelude::SessionContext;
+use rmq_engine::cost_model::Costs;
+use rmq_testing::runs;
+
+use crate::fake::{Fake, device_error};
+use crate::kept::{QUERIES, answer, joining, settle, tables, write};
+use crate::range_join::{lines, metric};
+use crate::spilling::share;
+use crate::support::{bigint, cpu_session, engine, run, session, set, skipped};
+
+/// Joins that devices run.
+const ON_DEVICES: [&str; 6] = [
+    QUERIES[0],
+    QUERIES[1],
+    QUERIES[2],
+    "SELECT q.id, first_value(p.v ORDER BY p.t), max(p.u) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b \
+     GROUP BY q.id",
+    "SELECT q.id, last_value(p.s ORDER BY p.t), count(p.v), avg(p.v) FROM q JOIN p ON p.t BETWEEN q.a AND q.b \
+     GROUP BY q.id",
+    "SELECT q.id, arg_min(p.id, p.v), min(p.s) FROM q LEFT JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b \
+     GROUP BY q.id",
+];
+
+fn is_real() -> bool {
+    engine().as_deref() == Some("cuda")
+}
+
+/// A session of these devices, or of a GPU, over the tables of another one.
+async fn on_devices(fake: &Arc<Fake>, tables: &SessionContext) -> SessionContext {
+    if is_real() {
+        let ctx = joining(session());
+        share(tables, &ctx).await;
+        return ctx;
+    }
+    on_threads(fake, tables).await
+}
+
+/// A session of simulated devices over the tables of another one.
+async fn on_threads(fake: &Arc<Fake>, tables: &SessionContext) -> SessionContext {
+    let ctx = joining(fake.session(&[("rmq.engine", "cuda")]));
+    share(tables, &ctx).await;
+    ctx
+}
+
+async fn plain(tables: &SessionContext) -> SessionContext {
+    let ctx = joining(cpu_session());
+    set(&ctx, "rmq.keep_indexes", "false");
+    share(tables, &ctx).await;
+    ctx
+}
+
+/// Bytes of a device that what is kept takes.
+async fn device_bytes(ctx: &SessionContext) -> i64 {
+    let sql = "SELECT CAST(sum(device_bytes) AS BIGINT) FROM rmq_indexes()";
+    bigint(ctx, sql).await.unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_query_finds_what_devices_have_sorted() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    let tables = tables().await;
+    let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+    for sql in ON_DEVICES {
+        let (expected, _) = answer(&plain, sql).await;
+        let (first, _) = answer(&ctx, sql).await;
+        assert!(first == expected, "{sql}");
+        let built = fake.built.load(Relaxed);
+        let (second, found) = answer(&ctx, sql).await;
+        assert!(second == expected, "{sql}");
+        assert_eq!((found, fake.built.load(Relaxed)), (1, built), "{sql}");
+    }
+    let listed = run(
+        &ctx,
+        "SELECT DISTINCT \"table\", \"column\", type, rows, device_bytes > 0, bytes > 0, engine FROM rmq_indexes()",
+    );
+    let listed = lines(&[listed.await.expect("a list")]);
+    assert_eq!(
+        listed,
+        [
+            "NULL | s, t | Int64 | 700 | true | true | cuda:0",
+            "NULL | t | Int64 | 700 | true | true | cuda:0"
+        ]
+    );
+    assert!(device_bytes(&ctx).await > 0);
+}
+
+/// Values are not added: a query that needs others has all sorted anew, and the rows with the most values stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_queries_find_the_values_that_devices_have() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    let tables = tables().await;
+    let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+    let few = "SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id";
+    let more = few.replace("min(p.v)", "min(p.v), max(p.v), sum(p.u)");
+    for (sql, is_found, kept) in [
+        (few.to_string(), false, 1),
+        (few.replace("q.b", "q.b - 7"), true, 1),
+        (few.replace("min(p.v), ", ""), true, 1),
+        (
+            few.replace("p.t BETWEEN q.a AND", "p.t > q.a AND p.t <"),
+            true,
+            1,
+        ),
+        (more.clone(), false, 1),
+        (few.to_string(), true, 1),
+        (few.replace("min(p.v)", "max(p.v), sum(p.u)"), true, 1),
+        (few.replace("min", "sum"), false, 2),
+        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), false, 3),
+        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), true, 3),
+        (few.replace("q.b GROUP", "q.b AND p.v > 3 GROUP"), false, 4),
+        (few.replace("p.t BETWEEN", "p.u BETWEEN"), false, 5),
+        (more, true, 5),
+    ] {
+        let (expected, _) = answer(&plain, &sql).await;
+        let (rows, found) = answer(&ctx, &sql).await;
+        assert!(rows == expected, "{sql}");
+        let count = bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await;
+        assert_eq!((found > 0, count), (is_found, Some(kept)), "{sql}");
+    }
+}
+
+/// Statements in random order, also on the CPU of the same session. No answer is one of tables as they were.
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_tables_have_new_answers() {
+    if skipped() {
+        return;
+    }
+    for mut random in runs("build sides kept on devices", &[]) {
+        let fake = Fake::real();
+        let tables = tables().await;
+        let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+        let (mut found, mut sql) = (0, ON_DEVICES[0]);
+        for _ in 0..60 {
+            let change = match random.below(14) {
+                0 => Some(
+                    "INSERT INTO p SELECT id + 1000, s, t + 3, u, v - 200 FROM p LIMIT 9"
+                        .to_string(),
+                ),
+                1 => Some(format!(
+                    "DELETE FROM p WHERE id % 97 = {}",
+                    random.below(97)
+                )),
+                2 => Some(format!(
+                    "UPDATE p SET v = v + 1 WHERE id % 5 = {}",
+                    random.below(5)
+                )),
+                3 => Some(format!(
+                    "SET rmq.engine = '{}'",
+                    ["cpu", "cuda", "cuda"][random.below(3)]
+                )),
+                4 if !is_real() => Some("SET rmq.devices = '1'".to_string()),
+                5 => Some("SET rmq.devices = '0'".to_string()),
+                _ => None,
+            };
+            if let Some(sql) = change {
+                run(&ctx, &sql).await.expect("a change");
+                continue;
+            }
+            if random.below(2) == 0 {
+                sql = ON_DEVICES[random.below(ON_DEVICES.len())];
+            }
+            let (expected, _) = answer(&plain, sql).await;
+            let (rows, kept) = answer(&ctx, sql).await;
+            assert!(rows == expected, "{sql}");
+            found += kept;
+        }
+        println!("{found} found");
+        assert!(found > 3);
+        for table in ["p", "q"] {
+            for session in [&tables, &ctx, &plain] {
+                session.deregister_table(table).expect("a table");
+            }
+        }
+        assert_eq!(device_bytes(&ctx).await, 0);
+        assert_eq!(fake.held.load(Relaxed), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_files_are_read_again() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    let tables = tables().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("p.parquet");
+    write(&tables, &file, "SELECT * FROM p").await;
+    settle().await;
+    let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+    for session in [&ctx, &plain] {
+        session.deregister_table("p").expect("p");
+        let sql = format!(
+            "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '{}'",
+            file.display()
+        );
+        run(session, &sql).await.expect("a table");
+    }
+    for kept in [0, 1] {
+        let (expected, _) = answer(&plain, ON_DEVICES[0]).await;
+        assert_eq!(answer(&ctx, ON_DEVICES[0]).await, (expected, kept));
+    }
+    write(&tables, &file, "SELECT id, s, t, u, v - 5 AS v FROM p").await;
+    settle().await;
+    for kept in [0, 1] {
+        let (expected, _) = answer(&plain, ON_DEVICES[0]).await;
+        assert_eq!(answer(&ctx, ON_DEVICES[0]).await, (expected, kept));
+    }
+}
+
+/// What is kept gives way to what a query needs, and is not found any more once a device has failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_of_devices_is_given_back() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    let tables = tables().await;
+    let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+    answer(&ctx, ON_DEVICES[0]).await;
+    let limit = device_bytes(&ctx).await * 5;
+    set(&ctx, "rmq.device_memory_limit", &limit.to_string());
+    for sql in ON_DEVICES {
+        let (expected, _) = answer(&plain, sql).await;
+        let (rows, _) = answer(&ctx, sql).await;
+        assert!(rows == expected, "{sql}");
+        assert!(device_bytes(&ctx).await <= limit, "{sql}");
+    }
+    let kept = bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await;
+    assert!(kept < Some(5), "{kept:?}");
+    set(&ctx, "rmq.index_memory_limit", "1K");
+    answer(&ctx, ON_DEVICES[0]).await;
+    assert_eq!(device_bytes(&ctx).await, 0);
+    assert_eq!(fake.held.load(Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cpu_takes_over_where_devices_fail_to_answer_from_what_they_keep() {
+    // Devices cost nothing.
+    let fake = Arc::new(Fake::default());
+    let tables = tables().await;
+    let (ctx, plain) = (on_threads(&fake, &tables).await, plain(&tables).await);
+    set(&ctx, "rmq.engine", "auto");
+    for sql in ON_DEVICES {
+        let (expected, _) = answer(&plain, sql).await;
+        answer(&ctx, sql).await;
+        fake.join_fault
+            .lock()
+            .expect("a fault")
+            .replace((1, rmq_engine::EngineError::OutOfMemory { bytes: 7 }));
+        let (rows, found) = answer(&ctx, sql).await;
+        assert!(rows == expected, "{sql}");
+        assert_eq!(found, 1, "{sql}");
+        let (rows, found) = answer(&ctx, sql).await;
+        assert!(rows == expected, "{sql}");
+        assert_eq!(found, 0, "{sql}");
+    }
+    set(&ctx, "rmq.engine", "cuda");
+    answer(&ctx, ON_DEVICES[0]).await;
+    fake.join_fault
+        .lock()
+        .expect("a fault")
+        .replace((1, device_error(0)));
+    let failed = run(&ctx, ON_DEVICES[0]).await.expect_err("a lost device");
+    assert!(failed.to_string().contains("a test said so"), "{failed}");
+}
+
+/// `auto` takes the engine that has the rows, unless the other is faster with its build.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_that_has_the_rows_is_preferred() {
+    let fake = Arc::new(Fake {
+        costs: Costs {
+            // A build on devices takes longer than all that the CPU does, and a query nothing.
+            cuda_sort: 1e12,
+            ..crate::fake::FREE
+        },
+        ..Fake::default()
+    });
+    let tables = tables().await;
+    let ctx = on_threads(&fake, &tables).await;
+    let engine = async |ctx: &SessionContext| {
+        let plan = ctx.sql(ON_DEVICES[0]).await.expect("a query");
+        let plan = plan.create_physical_plan().await.expect("a plan");
+        let rows = datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx());
+        rows.await.expect("rows");
+        (metric(&plan, "index_kept"), metric(&plan, "device_batches"))
+    };
+    set(&ctx, "rmq.engine", "auto");
+    assert_eq!(engine(&ctx).await, (0, 0));
+    assert_eq!(engine(&ctx).await, (1, 0));
+    set(&ctx, "rmq.engine", "cuda");
+    let (kept, batches) = engine(&ctx).await;
+    assert!(kept == 0 && batches > 0);
+    set(&ctx, "rmq.engine", "auto");
+    let (kept, batches) = engine(&ctx).await;
+    assert!(kept == 1 && batches > 0);
+}
