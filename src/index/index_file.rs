@@ -20,14 +20,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::buffer::{Buffer, MutableBuffer};
+use arrow::buffer::Buffer;
 use arrow::datatypes::{Field, Schema};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
+use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 
+use crate::common::errors::engine_error;
 use crate::common::identity::Identity;
 use crate::common::unique_id::unique_id;
+use crate::common::workers::Workers;
+use rmq_engine::cpu::HugePageBuf;
 
 const MAGIC: [u8; 8] = *b"rmqindex";
 
@@ -46,6 +50,9 @@ const EXTENSION: &str = "rmq";
 /// The extension of files that are being written.
 const UNFINISHED: &str = "tmp";
 
+/// Bytes that a thread reads at a time.
+const READ_BYTES: usize = 4 << 20;
+
 /// Unfinished files that are older were left by processes that were killed.
 const ABANDONED: Duration = Duration::from_hours(1);
 
@@ -63,6 +70,8 @@ pub(crate) struct OpenIndexFile {
     path: PathBuf,
     file: File,
     rows: u64,
+    /// Where the first section begins.
+    first_section: u64,
     sections: Vec<Section>,
 }
 
@@ -143,7 +152,8 @@ impl IndexFile {
             });
         }
         let lengths = sections.iter().map(|section| section.len);
-        let end = lengths.fold(PREFIX as u64 + header_len, u64::saturating_add);
+        let first_section = PREFIX as u64 + header_len;
+        let end = lengths.fold(first_section, u64::saturating_add);
         if end != file_len {
             return exec_err!("it has {file_len} bytes instead of {end}");
         }
@@ -151,6 +161,7 @@ impl IndexFile {
             path: self.path.clone(),
             file,
             rows,
+            first_section,
             sections,
         }))
     }
@@ -233,25 +244,46 @@ impl OpenIndexFile {
     }
 
     /// Reads the arrays; `None` if they are not as they were written, which is logged.
-    pub(crate) fn read(&mut self) -> Option<Vec<ArrayRef>> {
-        let file = &mut self.file;
-        let arrays = self.sections.iter().map(|section| {
-            let len = length(section.len)?;
-            // Aligned, so that arrays need no copy.
-            let mut bytes = MutableBuffer::from_len_zeroed(len);
-            read(file, bytes.as_slice_mut())?;
-            if crc32fast::hash(bytes.as_slice()) != section.crc {
-                return exec_err!("it is damaged");
-            }
-            read_array(bytes.into())
-        });
-        match arrays.collect::<Result<_>>() {
-            Ok(arrays) => Some(arrays),
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn read(&self, workers: Workers) -> Result<Option<Vec<ArrayRef>>> {
+        match self.try_read(workers) {
+            Ok(arrays) => Ok(Some(arrays)),
             Err(error) => {
+                workers.check()?;
                 self.warn_ignored(&error);
-                None
+                Ok(None)
             }
         }
+    }
+
+    fn try_read(&self, workers: Workers) -> Result<Vec<ArrayRef>> {
+        let mut offset = self.first_section;
+        let sections = self.sections.iter().map(|section| {
+            // Aligned, so that arrays need no copy. Memory that is fresh from the kernel costs more than reading: the
+            // threads that read share that, too.
+            let bytes = HugePageBuf::<u8>::zeroed(length(section.len)?);
+            let mut bytes = bytes.map_err(engine_error)?;
+            let parts = bytes.chunks_mut(READ_BYTES);
+            let parts = parts.zip((offset..).step_by(READ_BYTES)).collect();
+            let sums = workers.map(parts, |(part, offset)| {
+                read_at(&self.file, part, offset)?;
+                let mut sum = crc32fast::Hasher::new();
+                sum.update(part);
+                Ok(sum)
+            })?;
+            offset += section.len;
+            let mut whole = crc32fast::Hasher::new();
+            for sum in &sums {
+                whole.combine(sum);
+            }
+            if whole.finalize() != section.crc {
+                return exec_err!("it is damaged");
+            }
+            read_array(Buffer::from(Bytes::from_owner(bytes)))
+        });
+        sections.collect()
     }
 
     /// Logs why the file is not used.
@@ -358,10 +390,31 @@ fn length(len: u64) -> Result<usize> {
 }
 
 fn read(file: &mut File, bytes: &mut [u8]) -> Result<()> {
-    file.read_exact(bytes).or_else(|error| match error.kind() {
+    file.read_exact(bytes).or_else(explain_end)
+}
+
+/// Reads the bytes from an offset on, on any thread.
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset).or_else(explain_end)
+}
+
+/// Reads the bytes from an offset on. Threads take turns, as they share the file's position.
+#[cfg(not(unix))]
+fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = TURN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(bytes).or_else(explain_end)
+}
+
+fn explain_end(error: io::Error) -> Result<()> {
+    match error.kind() {
         ErrorKind::UnexpectedEof => exec_err!("it has been cut short"),
         _ => Err(error.into()),
-    })
+    }
 }
 
 /// Removes what processes that were killed have left. A failure leaves it to the next call.
@@ -424,8 +477,11 @@ mod tests {
     }
 
     fn read_back(file: &IndexFile) -> Option<(u64, Vec<ArrayRef>)> {
-        let mut opened = file.open()?;
-        Some((opened.rows(), opened.read()?))
+        let opened = file.open()?;
+        let arrays = opened
+            .read(Workers::new(2, &|| Ok(())))
+            .expect("no cancellation")?;
+        Some((opened.rows(), arrays))
     }
 
     fn bits(arrays: &[ArrayRef]) -> Vec<String> {

@@ -1,5 +1,5 @@
 //! Build sides that devices have sorted, kept between queries: found again while their tables stay as they are, if
-//! devices have the values that a query needs. With `RMQ_TEST_ENGINE=cuda` it is a GPU, otherwise the devices are threads.
+//! devices have the values that a query needs. With `RMQ_TEST_ENGINE=cuda` it is a GPU, otherwise devices are threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

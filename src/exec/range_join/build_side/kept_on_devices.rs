@@ -1,8 +1,8 @@
 //! Build sides that devices have sorted, kept between queries.
 //!
-//! A later query finds the rows as it finds those that the CPU has sorted (`kept`), if devices have what it needs of each
-//! value. Values are not added to rows on devices: a query that needs others has its own rows sorted, which take the
-//! place of these if they have all that these have. So they do after an INSERT.
+//! A later query finds the rows as it finds those that the CPU has sorted (`kept`), if devices have what it needs of
+//! each value. Values are not added to rows on devices: a query that needs others has its own rows sorted, which take
+//! the place of these if they have all that these have. So does one after an INSERT.
 
 use std::any::Any;
 use std::sync::Arc;

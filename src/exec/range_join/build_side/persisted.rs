@@ -12,6 +12,7 @@
 //!
 //! Files are written after the query has its build side, by a thread of its own that nothing waits for.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -116,7 +117,7 @@ impl PersistedSide {
     /// # Errors
     /// If memory is short or the query is cancelled.
     pub(super) fn read(
-        mut self,
+        self,
         types: &[DataType],
         indexer: &SortAndIndex,
         memory: &MemoryReservation,
@@ -125,7 +126,9 @@ impl PersistedSide {
         // Until what is made of them is registered.
         let read_memory = memory.new_empty();
         read_memory.try_grow(self.file.bytes())?;
-        let Some(arrays) = self.file.read() else {
+        let check = || indexer.waiting.check();
+        let workers = indexer.workers(&check);
+        let Some(arrays) = self.file.read(workers)? else {
             return Ok(None);
         };
         let saved = SavedRows {
@@ -135,8 +138,7 @@ impl PersistedSide {
             total_rows,
             is_restored: self.is_restored,
         };
-        let check = || indexer.waiting.check();
-        match saved.side(memory, indexer.workers(&check)) {
+        match saved.side(memory, workers) {
             Err(error) if !is_out_of_memory(&error) => {
                 check()?;
                 self.file.warn_ignored(&error);
@@ -160,22 +162,22 @@ pub(super) fn read_values(
     memory: &MemoryReservation,
 ) -> Result<Vec<(usize, PreparedColumn)>> {
     let check = || indexer.waiting.check();
-    let read = indexer.workers(&check).map(values, |(i, value, needs)| {
+    let workers = indexer.workers(&check);
+    let mut prepared = vec![];
+    for (i, value, needs) in values {
         let file = files.value(side.is_restored, &value.expr);
-        let Some(mut file) = file.and_then(|file| file.open()) else {
-            return Ok(None);
+        let Some(file) = file.and_then(|file| file.open()) else {
+            continue;
         };
         let column_memory = memory.new_empty();
         column_memory.try_grow(file.bytes())?;
-        let arrays = file.read();
-        Ok(arrays.map(|arrays| (i, arrays, needs, file, Arc::new(column_memory))))
-    })?;
-    let mut prepared = vec![];
-    for (i, arrays, needs, file, column_memory) in read.into_iter().flatten() {
+        let Some(arrays) = file.read(workers)? else {
+            continue;
+        };
         let data_type = &indexer.columns.values(types)[i];
         match arrays.as_slice() {
             [values] if values.len() == side.total_rows && values.data_type() == data_type => {
-                let column = prepare(values, needs, side, indexer, column_memory)?;
+                let column = prepare(values, needs, side, indexer, Arc::new(column_memory))?;
                 prepared.push((i, column));
             }
             _ => file.warn_ignored(&exec_datafusion_err!("it has other values")),
@@ -246,9 +248,13 @@ impl SavedRows<'_> {
         }
         let (len, total_rows) = (keys.len(), self.total_rows);
         let is_identity = order.is_empty() && len == total_rows;
-        let is_within = |row: &u32| (*row as usize) < total_rows;
+        let is_within = |rows: Range<usize>| {
+            let mut rows = order.values()[rows].iter();
+            Ok(rows.all(|row| (*row as usize) < total_rows))
+        };
+        let are_within = workers.map(workers.ranges(order.len(), 1), is_within)?;
         let is_order =
-            len <= total_rows && order.len() == len && order.values().iter().all(is_within);
+            len <= total_rows && order.len() == len && are_within.iter().all(|within| *within);
         if !is_identity && !is_order || u32::try_from(total_rows).is_err() {
             return exec_err!("{} of its {total_rows} rows have positions", order.len());
         }
@@ -268,7 +274,7 @@ impl SavedRows<'_> {
             Movement::Known(permutation)
         } else {
             Movement::Saved {
-                order: order.values().to_vec(),
+                order: order.values().clone(),
                 permutation: OnceLock::new(),
             }
         };

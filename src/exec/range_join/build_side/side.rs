@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::ArrayRef;
+use arrow::buffer::ScalarBuffer;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -38,7 +39,7 @@ pub(crate) enum Movement {
     Known(RowPermutation),
     /// As a file has it, the input row at each position. The permutation is made when it is needed.
     Saved {
-        order: Vec<u32>,
+        order: ScalarBuffer<u32>,
         permutation: OnceLock<RowPermutation>,
     },
 }
