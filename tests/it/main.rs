@@ -14,6 +14,7 @@ mod hunt;
 mod join_choice;
 mod kept;
 mod kept_append;
+mod larger_than_memory;
 mod lazy_index;
 mod memberships;
 mod nearest;
