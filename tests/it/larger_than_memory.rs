@@ -16,7 +16,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::file::properties::WriterProperties;
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::physical_plan::RangeLookupExec;
@@ -89,6 +89,13 @@ fn write_column(path: &Path, name: &str, column: &ArrayRef, (in_group, in_page):
         .set_max_row_group_row_count(Some(in_group))
         .set_data_page_row_count_limit(in_page)
         .set_write_batch_size(in_page.min(1024))
+        // Without it, row groups are read as a whole.
+        .set_offset_index_disabled(in_page % 5 == 0)
+        .set_statistics_enabled(if in_page % 5 == 0 {
+            EnabledStatistics::None
+        } else {
+            EnabledStatistics::Page
+        })
         .build();
     let file = File::create(path).expect("a new file");
     let mut writer = ArrowWriter::try_new(file, schema, Some(properties)).expect("a writer");
@@ -229,7 +236,7 @@ async fn floats() -> (tempfile::TempDir, SessionContext) {
         let column = (0..200_000).map(|_| Some(random.below(1 << 30) as f32));
         let column: ArrayRef = Arc::new(column.collect::<Float32Array>());
         let path = folder.path().join(format!("{file}.parquet"));
-        write(&path, &column, (100_000, 5_000));
+        write(&path, &column, (100_000, 5_001));
     }
     let pool = Arc::new(GreedyMemoryPool::new(3_000_000));
     let ctx = context_of_pool(SessionConfig::new().with_target_partitions(4), pool);

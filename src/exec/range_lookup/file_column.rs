@@ -1,5 +1,5 @@
-//! A column of Parquet files that is not in memory: ranges are answered by the extremes of its chunks, and by the rows at
-//! the edges of ranges, which are read.
+//! A column of Parquet files that is not in memory: ranges are answered by the extremes of its chunks, and by the rows
+//! at the edges of ranges, which are read.
 
 use std::sync::Arc;
 

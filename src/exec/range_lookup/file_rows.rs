@@ -254,8 +254,8 @@ impl FileRows {
         Ok(answers)
     }
 
-    /// Reads the indexes of the pages of files that are read in part, which the scan finds in the cache: without them it
-    /// would read the column of whole row groups.
+    /// Reads the indexes of the pages of files that are read in part, which the scan finds in the cache: without them
+    /// it would read the column of whole row groups.
     async fn find_pages(&self, files: &[(usize, RowSelection)]) -> Result<()> {
         let partial = files
             .iter()
