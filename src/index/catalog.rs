@@ -12,6 +12,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
 use datafusion::prelude::SessionConfig;
 
 use crate::common::options::{ByteSize, RmqOptions};
+use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
 use crate::index::named_index::NamedIndex;
@@ -137,12 +138,13 @@ impl IndexCatalog {
         drop(dead);
     }
 
-    /// Returns the index of a column if it is cached for this version, and counts the hit.
+    /// Returns the index of a column if it is cached for this version and `serves`, and counts the hit.
     pub(crate) fn find(
         &self,
         key: &IndexKey,
         version: &Version,
         value_type: &DataType,
+        serves: impl Fn(&ColumnIndex) -> bool,
     ) -> Option<Arc<ReservedIndex>> {
         self.drop_dead();
         let mut entries = self.lock();
@@ -150,7 +152,8 @@ impl IndexCatalog {
             let (known, reserved) = entry.item.index()?;
             let is_found = known.is_same(key)
                 && entry.version.matches(version)
-                && reserved.index.value_type() == value_type;
+                && reserved.index.value_type() == value_type
+                && serves(&reserved.index);
             is_found.then(|| Arc::clone(reserved))
         })
     }

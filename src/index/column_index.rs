@@ -11,6 +11,7 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
+use crate::index::chunk_extremes::ChunkExtremes;
 use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -34,6 +35,8 @@ pub(crate) struct ColumnIndex {
     cpu_fallback: Option<CpuFallback>,
     /// Of an index that is built on demand: builds it.
     lazy: Option<Arc<dyn LazyBuild>>,
+    /// Of a column that is not in memory: the index is that of its chunks' extremes.
+    chunks: Option<ChunkExtremes>,
 }
 
 impl ColumnIndex {
@@ -78,6 +81,22 @@ impl ColumnIndex {
         Ok(index)
     }
 
+    /// Builds the CPU engine's index of the extremes of a column's chunks, for ranges of chunks. The rows of the column
+    /// are not in memory.
+    ///
+    /// # Errors
+    /// As [`Self::on_cpu`].
+    pub(crate) fn of_chunks(
+        chunks: ChunkExtremes,
+        extremes: &Chunks,
+        value_type: &DataType,
+        extreme: Extreme,
+    ) -> Result<Self> {
+        let mut index = Self::on_cpu(extremes, value_type, extreme, 1)?;
+        index.chunks = Some(chunks);
+        Ok(index)
+    }
+
     fn build(
         engine: &dyn Engine,
         chunks: &Chunks,
@@ -107,6 +126,7 @@ impl ColumnIndex {
             copied_bytes: if has_copy { 0 } else { encoded.copied_bytes },
             cpu_fallback: None,
             lazy: None,
+            chunks: None,
         })
     }
 
@@ -124,6 +144,7 @@ impl ColumnIndex {
             copied_bytes,
             cpu_fallback: None,
             lazy: Some(lazy),
+            chunks: None,
         })
     }
 
@@ -140,13 +161,19 @@ impl ColumnIndex {
             copied_bytes: parts.iter().map(|part| part.copied_bytes).sum(),
             cpu_fallback: None,
             lazy: None,
+            chunks: None,
         })
     }
 
     /// Whether rows that are added can be indexed on their own: not where keys are ranks among all values.
     pub(crate) fn can_be_extended(&self) -> bool {
         let on_cpu = self.cpu_fallback.is_none() && self.lazy.is_none();
-        on_cpu && !self.index.decoder().has_ranks()
+        on_cpu && self.chunks.is_none() && !self.index.decoder().has_ranks()
+    }
+
+    /// The chunks of a column that is not in memory. [`Self::keys`] is the index of their extremes then.
+    pub(crate) fn chunks(&self) -> Option<&ChunkExtremes> {
+        self.chunks.as_ref()
     }
 
     /// Whether a lazy index should be built before these ranges are answered. Counts the ranges.
@@ -166,6 +193,18 @@ impl ColumnIndex {
     /// Estimates the host memory that [`Self::on_cpu`] takes, in bytes, to reserve it first.
     pub(crate) fn estimate_on_cpu(chunks: &Chunks, data_type: &DataType) -> usize {
         Self::estimate(&CpuEngine::default(), chunks, data_type)
+    }
+
+    /// Estimates the host memory that [`Self::on_cpu`] takes, in bytes, for a column that is not read yet, if it has no
+    /// NULLs.
+    pub(crate) fn estimate_unread(rows: usize, data_type: &DataType) -> usize {
+        let key_bytes = key_bytes(data_type);
+        let size = ColumnSize {
+            rows,
+            key_bytes,
+            nulls: false,
+        };
+        rows * key_bytes + CpuEngine::default().memory_bytes(size, &WITH_POSITIONS)
     }
 
     /// Estimates the host memory that [`Self::on_devices`] takes, in bytes.
@@ -298,12 +337,18 @@ impl ColumnIndex {
 
     /// Number of rows, NULLs included.
     pub(crate) fn rows(&self) -> usize {
-        self.index.rows()
+        match &self.chunks {
+            Some(chunks) => chunks.rows(),
+            None => self.index.rows(),
+        }
     }
 
     /// Bytes of the index without the column.
     pub(crate) fn index_bytes(&self) -> usize {
-        self.index.index_bytes()
+        match &self.chunks {
+            Some(_) => self.memory_bytes(),
+            None => self.index.index_bytes(),
+        }
     }
 
     /// Bytes of each device that stores the index.
@@ -320,9 +365,10 @@ impl ColumnIndex {
     pub(crate) fn memory_bytes(&self) -> usize {
         let owned = self.index.memory_bytes();
         // Once it is built with a copy of its own, a lazy index has dropped the column, too.
-        let has_copy = self.lazy.is_some() && owned > self.index_bytes();
+        let has_copy = self.lazy.is_some() && owned > self.index.index_bytes();
         let column = if has_copy { 0 } else { self.copied_bytes };
-        owned + column + self.index.decoder().bytes()
+        let chunks = self.chunks.as_ref().map_or(0, ChunkExtremes::bytes);
+        owned + column + chunks + self.index.decoder().bytes()
     }
 
     /// Whether a lazy index refers to the memory of the column that it is built of.

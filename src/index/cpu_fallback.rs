@@ -5,10 +5,9 @@ use std::sync::{Arc, OnceLock};
 use datafusion::common::{DataFusionError, Result, SharedResult};
 
 use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::{Chunks, encode};
+use crate::index::sort_keys::Chunks;
 use arrow::datatypes::DataType;
-use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{BuildOptions, EngineError, Extreme};
+use rmq_engine::{EngineError, Extreme};
 
 /// The CPU engine's index of a column whose index is on devices, built when the devices first fail.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(crate) struct CpuFallback {
     chunks: Chunks,
     data_type: DataType,
     extreme: Extreme,
-    options: BuildOptions,
+    threads: usize,
     index: OnceLock<SharedResult<Box<KeyIndex>>>,
 }
 
@@ -29,12 +28,11 @@ impl CpuFallback {
         extreme: Extreme,
         threads: usize,
     ) -> Self {
-        let positions = true;
         Self {
             chunks,
             data_type,
             extreme,
-            options: BuildOptions { positions, threads },
+            threads,
             index: OnceLock::new(),
         }
     }
@@ -55,9 +53,7 @@ impl CpuFallback {
     }
 
     fn build(&self) -> Result<KeyIndex> {
-        let encoded = encode(&self.chunks, &self.data_type, self.extreme)?;
-        let (column, decoder) = (encoded.column, encoded.decoder);
-        KeyIndex::build(&CpuEngine::default(), column, decoder, &self.options)
+        KeyIndex::on_cpu(&self.chunks, &self.data_type, self.extreme, self.threads)
     }
 }
 

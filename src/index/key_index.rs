@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::errors::engine_error;
@@ -13,13 +14,13 @@ use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
 use crate::index::best_positions::{CountedRanges, counted_ranges};
 use crate::index::decoder::{Decoder, buffer};
-use crate::index::sort_keys::{Encoded, KeyColumn};
+use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::index::threshold::{AnyKeys, ThresholdTest};
 use crate::index::threshold_queries::ThresholdQueries;
-use rmq_engine::cpu::{LazyBuild, SearchKey};
+use rmq_engine::cpu::{CpuEngine, LazyBuild, SearchKey};
 use rmq_engine::{
-    BuildOptions, Column, Engine, Key, ListLimits, OutputBuffer, Outputs, RangeEnd, RangeIndex,
-    RowList, SegmentedIndex,
+    BuildOptions, Column, Engine, Extreme, Key, ListLimits, OutputBuffer, Outputs, RangeEnd,
+    RangeIndex, RowList, SegmentedIndex,
 };
 
 /// An engine's index, and the decoder of its keys.
@@ -86,6 +87,26 @@ impl KeyIndex {
         };
         let index = index.map_err(engine_error)?;
         Ok(Self { index, decoder })
+    }
+
+    /// Builds the CPU engine's index of the column `chunks`, on at most `threads` threads.
+    ///
+    /// # Errors
+    /// An execution error for a type without an order, and the engine's.
+    pub(crate) fn on_cpu(
+        chunks: &Chunks,
+        data_type: &DataType,
+        extreme: Extreme,
+        threads: usize,
+    ) -> Result<Self> {
+        let options = BuildOptions {
+            positions: true,
+            threads,
+        };
+        let Encoded {
+            column, decoder, ..
+        } = encode(chunks, data_type, extreme)?;
+        Self::build(&CpuEngine::default(), column, decoder, &options)
     }
 
     /// The CPU engine's index of a column in encoded chunks, built on demand, and the handle that builds it.

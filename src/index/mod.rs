@@ -6,6 +6,7 @@
 //!   thresholds.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
 //!   where devices fail.
+//! - `chunk_extremes`: ranges of a column that is not in memory.
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
 //!   `table_version`: what providers state about versions.
@@ -13,6 +14,7 @@
 
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
+pub(crate) mod chunk_extremes;
 pub(crate) mod column_index;
 pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, resources_err};
 
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::reserved_index::ReservedIndex;
@@ -18,9 +18,12 @@ impl ReadyIndex {
     /// Answers by the index of the column's keys, or by the CPU fallback's where devices fail and this is allowed.
     ///
     /// # Errors
-    /// Those of `answer`.
+    /// Those of `answer`; "Resources exhausted" if the column is not in memory.
     pub(crate) fn answer_by(&self, answer: impl Fn(&KeyIndex) -> Result<Answer>) -> Result<Answer> {
         let index = &self.reserved.index;
+        if index.chunks().is_some() {
+            return resources_err!("the column does not fit in memory, and its rows are needed");
+        }
         if self.allow_cpu_fallback {
             index.answer_or_fall_back(answer)
         } else {

@@ -13,7 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::column_ref::{ColumnRef, Names};
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_lookup::call::PhysicalCall;
@@ -185,6 +185,7 @@ impl ExtensionPlanner for RangeLookupPlanner {
             let demand = IndexUse {
                 ranges,
                 in_expression: true,
+                needs_rows: true,
             };
             let mut lookups = vec![];
             for IndexLookup {
@@ -217,12 +218,16 @@ impl ExtensionPlanner for RangeLookupPlanner {
         let physical = |bound: &Expr| {
             planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
         };
-        let demand = IndexUse {
-            ranges,
-            in_expression: false,
-        };
         let mut calls = vec![];
         for call in node.calls() {
+            let demand = IndexUse {
+                ranges,
+                in_expression: false,
+                needs_rows: !matches!(
+                    call.function.result,
+                    RangeResult::Value | RangeResult::Position
+                ),
+            };
             let (relation, column) = self
                 .relation(planner, call.function, &call.source, session)
                 .await?;

@@ -15,6 +15,7 @@ mod join_choice;
 mod kept;
 mod kept_append;
 mod kept_on_devices;
+mod larger_than_memory;
 mod lazy_index;
 mod memberships;
 mod nearest;

@@ -32,6 +32,14 @@ impl Decision {
         }
     }
 
+    /// The CPU engine, for a column of which only the extremes of chunks are in memory.
+    pub(crate) fn of_chunks(rows: usize) -> Self {
+        Self::cpu(format!(
+            "{} rows stay in files, extremes of chunks in memory",
+            count(rows)
+        ))
+    }
+
     fn forced(target: Target) -> Self {
         Self {
             target,

@@ -6,23 +6,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::common::errors::engine_error;
-use crate::common::options::RmqOptions;
-use crate::common::ordered_type::value_type;
+use crate::common::options::{EngineChoice, RmqOptions};
+use crate::common::ordered_type::{is_ranked, value_type};
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
+use crate::exec::range_lookup::file_column::FileColumn;
+use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
+use crate::exec::range_lookup::memory_budget::MemoryBudget;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::{
-    RelationScan, ScanVersion, load_columns, read_version, version_of_files,
+    LoadedColumns, RelationScan, ScanVersion, load_columns, read_version, version_of_files,
 };
 use crate::exec::range_lookup::source::{RelationSource, column_type};
+use crate::index::chunk_extremes::{Block, ChunkExtremes};
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
+use crate::index::key_index::Answer;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::reserved_index::{IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
@@ -37,6 +42,8 @@ pub(crate) struct PreparedIndex {
     pub(crate) built: Option<Built>,
     /// Whether it is on the CPU although devices were chosen.
     pub(crate) fell_back: bool,
+    /// The column, if it is not in memory: the index is that of its chunks' extremes.
+    pub(crate) files: Option<Arc<FileColumn>>,
 }
 
 /// What a run has built of an index.
@@ -63,6 +70,7 @@ impl PreparedIndex {
             },
             built,
             fell_back: false,
+            files: None,
         }
     }
 }
@@ -96,6 +104,13 @@ struct MissingIndexes {
 struct Extension {
     parts: Vec<IndexPart>,
     tail: RelationScan,
+}
+
+/// What missing indexes are built of.
+struct Loaded {
+    in_memory: Vec<(Vec<MissingIndex>, LoadedColumns)>,
+    /// Of columns whose rows stay in files, the extremes of the chunks.
+    in_files: Vec<(MissingIndex, Vec<Answer>, Arc<FileRows>)>,
 }
 
 /// The read of the columns that all builds of a run share.
@@ -141,6 +156,21 @@ impl<'a> IndexBuilder<'a> {
         for (id, index) in required.all() {
             let data_type = column_type(&scan.schema(), &id.column)?;
             let cached = self.cached(&id, version.as_ref(), &data_type);
+            // Once a limit is raised, all rows may fit.
+            let in_files = |index: &ColumnIndex| {
+                let chunks = index.chunks();
+                chunks.is_some_and(|chunks| self.budget().bytes() <= chunks.budget)
+            };
+            if self.may_be_in_files(&index.index_use, &data_type)
+                && let Some(found) = cached.find(&Target::Cpu, in_files)
+                && let Some(chunks) = found.index.chunks()
+                && let Some(version) = &version
+                && let Some(files) = ParquetFiles::of(label, scan, version)
+            {
+                let rows = Arc::new(files.with_ends(Arc::clone(&chunks.file_ends)));
+                prepared.push(self.in_files(id, found, &data_type, rows, None)?);
+                continue;
+            }
             let mut decision = index.decision;
             let rows = || {
                 cached
@@ -154,7 +184,8 @@ impl<'a> IndexBuilder<'a> {
             }
             if let Some(decision) = &decision {
                 required.record(&id, decision.clone());
-                if let Some(found) = cached.find(&decision.target) {
+                let found = cached.find(&decision.target, |index| index.chunks().is_none());
+                if let Some(found) = found {
                     prepared.push(PreparedIndex::new(id, found, decision, None));
                     continue;
                 }
@@ -183,15 +214,7 @@ impl<'a> IndexBuilder<'a> {
         }
 
         let started = Instant::now();
-        let limit = options.index_memory_limit;
-        let mut loaded = vec![];
-        for missing in missing.into_values() {
-            let scan = missing.scan.as_ref().unwrap_or(scan);
-            let columns = missing.indexes.iter().map(|m| m.id.column.as_str());
-            let columns = columns.collect();
-            let columns = load_columns(label, scan, &columns, self.context, limit).await?;
-            loaded.push((missing.indexes, columns));
-        }
+        let loaded = self.load(missing, scan, version.as_ref()).await?;
         let load_time = started.elapsed();
         // The version is read again: an index is cached only if the data was the same before and after.
         let version = match version {
@@ -202,13 +225,163 @@ impl<'a> IndexBuilder<'a> {
             None => None,
         };
         let read = ColumnsRead { version, load_time };
-        for (missing, columns) in loaded {
+        for (missing, answers, files) in loaded.in_files {
+            prepared.push(self.build_of_chunks(missing, answers, &files, &read)?);
+        }
+        for (missing, columns) in loaded.in_memory {
             for missing in missing {
                 let chunks = columns.chunks(&missing.id.column)?;
                 prepared.push(self.build_missing(missing, chunks, &read).await?);
             }
         }
         Ok(prepared)
+    }
+
+    /// Reads what the missing indexes are built of: columns that fit in memory, together with their indexes, and of
+    /// others the extremes of chunks.
+    async fn load(
+        &self,
+        missing: BTreeMap<usize, MissingIndexes>,
+        scan: &RelationScan,
+        version: Option<&ScanVersion>,
+    ) -> Result<Loaded> {
+        let (label, limit) = (&self.required.label, self.options.index_memory_limit);
+        let mut all = missing.values().flat_map(|missing| &missing.indexes);
+        let any_in_files = all.any(|m| self.may_be_in_files(&m.index_use, &m.data_type));
+        let files = version.filter(|_| any_in_files);
+        let files = match files.and_then(|version| ParquetFiles::of(label, scan, version)) {
+            // Files whose footers can't be read, such as encrypted ones, are scanned as others are.
+            Some(files) => files.count_rows().await.ok().map(Arc::new),
+            None => None,
+        };
+        let (mut in_memory, mut in_files) = (vec![], vec![]);
+        for missing in missing.into_values() {
+            let mut indexes = missing.indexes;
+            let columns = indexes.iter().map(|missing| {
+                let of_parts: usize = missing.parts.iter().map(IndexPart::rows).sum();
+                let rows = files.as_ref().map_or(0, |files| files.rows());
+                let rows = rows.saturating_sub(of_parts);
+                (missing.id.column.as_str(), &missing.data_type, rows)
+            });
+            if files.is_some() && !self.budget().may_fit(columns) {
+                in_files.extend(self.take_in_files(&mut indexes));
+            }
+            if indexes.is_empty() {
+                continue;
+            }
+            let scan = missing.scan.as_ref().unwrap_or(scan);
+            let columns = indexes.iter().map(|m| m.id.column.as_str()).collect();
+            let columns = load_columns(label, scan, &columns, self.context, limit).await;
+            let does_fit = match &columns {
+                _ if files.is_none() => true,
+                Ok(columns) => self.budget().fits(index_bytes(&indexes, columns)?),
+                Err(error) => !matches!(error, DataFusionError::ResourcesExhausted(_)),
+            };
+            if !does_fit {
+                in_files.extend(self.take_in_files(&mut indexes));
+            }
+            if !indexes.is_empty() {
+                in_memory.push((indexes, columns?));
+            }
+        }
+        let in_files = match files {
+            Some(files) if !in_files.is_empty() => {
+                let asked = in_files.iter();
+                let asked = asked.map(|missing| files.asked(&missing.id, &missing.data_type));
+                let (asked, blocks) = (
+                    asked.collect::<Result<_>>()?,
+                    Block::of_column(files.rows()),
+                );
+                let extremes = files.answer(asked, blocks, self.partitions, self.context);
+                let extremes = in_files.into_iter().zip(extremes.await?);
+                extremes
+                    .map(|(missing, extremes)| (missing, extremes, Arc::clone(&files)))
+                    .collect()
+            }
+            _ => vec![],
+        };
+        Ok(Loaded {
+            in_memory,
+            in_files,
+        })
+    }
+
+    fn budget(&self) -> MemoryBudget<'_> {
+        MemoryBudget {
+            catalog: &self.required.catalog,
+            limit: self.options.index_memory_limit,
+            pool: self.context.memory_pool(),
+        }
+    }
+
+    /// Whether ranges of a column can be answered where its rows stay in files.
+    fn may_be_in_files(&self, index_use: &IndexUse, data_type: &DataType) -> bool {
+        let is_forced = self.options.engine == EngineChoice::Cuda;
+        !index_use.needs_rows && !is_forced && !is_ranked(data_type)
+    }
+
+    /// Takes out the indexes of columns whose rows may stay in files.
+    fn take_in_files(&self, missing: &mut Vec<MissingIndex>) -> Vec<MissingIndex> {
+        let may = |m: &mut MissingIndex| self.may_be_in_files(&m.index_use, &m.data_type);
+        missing.extract_if(.., may).collect()
+    }
+
+    /// Builds the index of the extremes of a column's chunks.
+    fn build_of_chunks(
+        &self,
+        missing: MissingIndex,
+        answers: Vec<Answer>,
+        files: &Arc<FileRows>,
+        read: &ColumnsRead,
+    ) -> Result<PreparedIndex> {
+        let MissingIndex { id, data_type, .. } = missing;
+        let label = self.required.column_label(&id.column);
+        let budget = self.budget().bytes();
+        log::info!(
+            "{label} is not held in memory: with its index it takes more than is free of the {budget} bytes that \
+             rmq.index_memory_limit and the memory pool allow"
+        );
+        let value_type = value_type(&data_type);
+        let ends = Arc::clone(&files.ends);
+        let (chunks, extremes) = ChunkExtremes::new(answers, ends, budget)?;
+        let extremes = Chunks {
+            arrays: extremes,
+            owned_elsewhere: false,
+        };
+        let bytes = chunks.bytes() + ColumnIndex::estimate_on_cpu(&extremes, &value_type);
+        let (catalog, pool) = (&self.required.catalog, self.context.memory_pool());
+        let memory = catalog.reserve(&label, bytes, self.options.index_memory_limit, pool)?;
+        let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme)?;
+        let span = read.span(&id.column, &[]);
+        let index = Arc::new(ReservedIndex::new(index, memory, None, span));
+        self.cache(&id, &Target::Cpu, &index, read);
+        let built = Built {
+            load_time: read.load_time,
+            rows: files.rows(),
+        };
+        self.in_files(id, index, &data_type, Arc::clone(files), Some(built))
+    }
+
+    /// An index of the chunks of a column whose rows are in these files.
+    fn in_files(
+        &self,
+        id: IndexId,
+        index: Arc<ReservedIndex>,
+        data_type: &DataType,
+        rows: Arc<FileRows>,
+        built: Option<Built>,
+    ) -> Result<PreparedIndex> {
+        let decision = Decision::of_chunks(rows.rows());
+        self.required.record(&id, decision.clone());
+        let column = FileColumn {
+            asked: rows.asked(&id, data_type)?,
+            rows,
+            tasks: self.partitions,
+        };
+        Ok(PreparedIndex {
+            files: Some(Arc::new(column)),
+            ..PreparedIndex::new(id, index, &decision, built)
+        })
     }
 
     /// The version of what `scan` would return now, if it can be told.
@@ -279,7 +452,7 @@ impl<'a> IndexBuilder<'a> {
         log::warn!("the CPU answers ranges of {}: {why}", input.label);
         self.required.record(&id, Decision::cpu(why));
         let cached = self.cached(&id, read.version.as_ref(), &input.data_type);
-        let index = match cached.find(&Target::Cpu) {
+        let index = match cached.find(&Target::Cpu, |index| index.chunks().is_none()) {
             Some(index) => {
                 built = None;
                 index
@@ -406,11 +579,16 @@ struct CachedIndexes<'a> {
 }
 
 impl CachedIndexes<'_> {
-    /// The cached index on this engine.
-    fn find(&self, target: &Target) -> Option<Arc<ReservedIndex>> {
+    /// The cached index on this engine, if it `serves`.
+    fn find(
+        &self,
+        target: &Target,
+        serves: impl Fn(&ColumnIndex) -> bool,
+    ) -> Option<Arc<ReservedIndex>> {
         let version = self.version?.of_column(&self.id.column);
         let key = self.required.cache_key(self.id, target)?;
-        self.required.catalog.find(&key, &version, &self.value_type)
+        let catalog = &self.required.catalog;
+        catalog.find(&key, &version, &self.value_type, serves)
     }
 
     /// How the CPU's index of an older version is extended to this one, if only rows were added and `scan` can be
@@ -448,6 +626,15 @@ impl Extension {
     fn rows(&self) -> usize {
         self.parts.iter().map(IndexPart::rows).sum()
     }
+}
+
+/// Estimates the bytes of the CPU's indexes of these columns.
+fn index_bytes(missing: &[MissingIndex], columns: &LoadedColumns) -> Result<usize> {
+    let indexes = missing.iter().map(|missing| {
+        let chunks = columns.chunks(&missing.id.column)?;
+        Ok(ColumnIndex::estimate_on_cpu(&chunks, &missing.data_type))
+    });
+    indexes.sum()
 }
 
 /// The arrays or files of these parts.

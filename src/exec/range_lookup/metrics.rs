@@ -31,6 +31,8 @@ pub(crate) struct RangeLookupMetrics {
     extended: OnceLock<ExtensionMetrics>,
     /// Metrics of indexes on devices; registered with the first of these.
     on_devices: OnceLock<DeviceMetrics>,
+    /// Metrics of columns that are not in memory; registered with the first of these.
+    in_files: OnceLock<FileMetrics>,
     partition: usize,
     set: ExecutionPlanMetricsSet,
 }
@@ -55,6 +57,15 @@ struct DeviceMetrics {
     cuda_fallbacks: Count,
 }
 
+/// Metrics of columns that are not in memory.
+#[derive(Debug)]
+struct FileMetrics {
+    /// Chunks of the queried columns, of which the extremes are in memory.
+    index_chunks: Gauge,
+    /// Rows that were read at the edges of ranges.
+    boundary_rows_read: Count,
+}
+
 impl RangeLookupMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
         let time = |name| summary(metrics).subset_time(name, partition);
@@ -70,6 +81,7 @@ impl RangeLookupMetrics {
             indexes_reused: count("indexes_reused"),
             extended: OnceLock::new(),
             on_devices: OnceLock::new(),
+            in_files: OnceLock::new(),
             partition,
             set: metrics.clone(),
         }
@@ -82,6 +94,16 @@ impl RangeLookupMetrics {
                 device_batches: summary(&self.set).counter("device_batches", self.partition),
                 device_bytes: device_bytes.gauge("device_bytes", self.partition),
                 cuda_fallbacks: summary(&self.set).counter("cuda_fallbacks", self.partition),
+            }
+        })
+    }
+
+    fn in_files(&self) -> &FileMetrics {
+        self.in_files.get_or_init(|| {
+            let rows_read = rows(summary(&self.set));
+            FileMetrics {
+                index_chunks: summary(&self.set).gauge("index_chunks", self.partition),
+                boundary_rows_read: rows_read.counter("boundary_rows_read", self.partition),
             }
         })
     }
@@ -105,6 +127,11 @@ impl RangeLookupMetrics {
         }
     }
 
+    /// Records rows of a column in files that were read for a batch.
+    pub(crate) fn record_rows_read(&self, rows: usize) {
+        self.in_files().boundary_rows_read.add(rows);
+    }
+
     /// Records an index that the operator queries.
     pub(crate) fn record_index(&self, prepared: &PreparedIndex) {
         let index = &prepared.ready.reserved.index;
@@ -114,6 +141,9 @@ impl RangeLookupMetrics {
         }
         if prepared.fell_back {
             self.on_devices().cuda_fallbacks.add(1);
+        }
+        if let Some(chunks) = index.chunks() {
+            self.in_files().index_chunks.add(chunks.len());
         }
         self.index_bytes.add(index.index_bytes());
         self.index_rows.add(index.rows());

@@ -28,12 +28,20 @@
 //! Both are reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against
 //! `rmq.device_memory_limit`. The stream itself needs the current batch, or the batches gathered for a device.
 //!
+//! A column of Parquet files that does not fit in memory is not collected, as the
+//! [`MemoryBudget`](memory_budget::MemoryBudget) tells by the numbers of rows in the footers. One pass over the files
+//! keeps the extremes of chunks, and later [`FileRows`](file_rows::FileRows) reads the rows at the edges of ranges.
+//! `index/chunk_extremes.rs` has the algorithm.
+//!
 //! A call in the ON of an outer join can't become a column of one input. It stays an expression, and
 //! [`PrepareIndexesExec`](prepare::PrepareIndexesExec) below the join prepares its index.
 
 pub(crate) mod call;
 pub(crate) mod exec;
+pub(crate) mod file_column;
+pub(crate) mod file_rows;
 pub(crate) mod index_builder;
+pub(crate) mod memory_budget;
 pub(crate) mod metrics;
 pub(crate) mod parts;
 pub(crate) mod prepare;

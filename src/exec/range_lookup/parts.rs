@@ -148,6 +148,7 @@ impl RelationParts {
             let index_use = IndexUse {
                 ranges: index.ranges,
                 in_expression: index.in_expression,
+                needs_rows: true,
             };
             required.add(&id, index_use, engine);
         }

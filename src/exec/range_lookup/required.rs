@@ -31,6 +31,8 @@ pub(crate) struct IndexUse {
     pub(crate) ranges: Option<usize>,
     /// Whether an expression queries the index.
     pub(crate) in_expression: bool,
+    /// Whether all rows have to be in memory: not where extremes or their positions are asked by an operator.
+    pub(crate) needs_rows: bool,
 }
 
 /// An index that calls need.
@@ -97,6 +99,7 @@ impl RequiredIndexes {
             let ranges = known.ranges.zip(index_use.ranges);
             known.ranges = ranges.map(|(a, b)| a.saturating_add(b));
             known.in_expression |= index_use.in_expression;
+            known.needs_rows |= index_use.needs_rows;
         });
         let required = required.or_insert(RequiredIndex {
             index_use,

@@ -260,6 +260,17 @@ impl ScanVersion {
         }
     }
 
+    /// The versions of the files, if it is one of files alone.
+    pub(crate) fn files(&self) -> Option<&[FileVersion]> {
+        match &self.0 {
+            Data::Files {
+                version: Version::Files { files, .. },
+                ..
+            } => Some(files),
+            _ => None,
+        }
+    }
+
     /// Whether data read between `before` and this version was of this version, and any change since `before` would be
     /// visible.
     pub(crate) fn is_settled_since(&self, before: &Self) -> bool {

@@ -14,14 +14,18 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::blocking;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::index::best_positions::CountedRanges;
+use crate::index::key_index::Answer;
 use crate::index::threshold::ThresholdTest;
+
+/// Batches that are answered together where rows are read for them, if they have come. They are in memory meanwhile.
+const GATHERED_BATCHES: usize = 16;
 
 /// The state of one partition.
 #[derive(Debug)]
@@ -57,6 +61,9 @@ impl LookupStream {
         };
         self.prepare().await?;
         let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
+        if self.prepared.iter().any(|one| one.files.is_some()) {
+            return Ok(Arc::new(self).answer_by_reading(input));
+        }
         let on_devices = |one: &PreparedIndex| one.ready.reserved.index.is_on_devices();
         if self.prepared.iter().any(on_devices) {
             return Ok(DeviceBatcher::new(Arc::new(self), input).boxed());
@@ -87,72 +94,103 @@ impl LookupStream {
         Ok(answers.boxed())
     }
 
+    /// Answers batches where columns are in files. The more ranges are gathered, the fewer pages are read repeatedly.
+    fn answer_by_reading(self: Arc<Self>, input: Batches) -> Batches {
+        let gathered = input.ready_chunks(GATHERED_BATCHES);
+        let answered = gathered.then(move |batches| {
+            let this = Arc::clone(&self);
+            async move {
+                let batches = batches.into_iter().collect::<Result<Vec<_>>>()?;
+                let mut answers = Answers::of(&this.searches);
+                for (number, prepared) in this.prepared.iter().enumerate() {
+                    let arguments = Arguments::evaluate(&this.searches[number], &batches)?;
+                    let _timer = this.metrics.query_time.timer();
+                    let answer = match &prepared.files {
+                        Some(files) => {
+                            let ranges = arguments.ranges()?;
+                            let ranges = ranges.iter().flat_map(Ranges::iter).collect();
+                            let index = &prepared.ready.reserved.index;
+                            let (answer, rows) =
+                                files.answer(index, &ranges, &this.context).await?;
+                            this.metrics.record_rows_read(rows);
+                            answer
+                        }
+                        None => {
+                            let on_thread = Arc::clone(&this);
+                            let search = move |waiting: Waiting| {
+                                on_thread.search(number, &arguments, waiting.stop())
+                            };
+                            blocking(search).await?
+                        }
+                    };
+                    this.metrics.record_answer(prepared, &answer);
+                    answers.add(&this.searches[number], &answer);
+                }
+                let answered = this.with_answers(&batches, &answers)?.into_iter();
+                let baseline = &this.metrics.baseline;
+                let answered: Vec<_> = answered.map(|batch| Ok(baseline.record(batch))).collect();
+                Ok::<_, DataFusionError>(futures::stream::iter(answered))
+            }
+        });
+        answered.try_flatten().boxed()
+    }
+
     /// Answers batches; an error soon after `stop` is set.
     fn answer_until(&self, stop: &AtomicBool, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
-        let calls = self.searches.iter().map(|s| s.outputs.len()).sum();
-        let mut answers: Vec<Option<ArrayRef>> = vec![None; calls];
-        for (search, prepared) in self.searches.iter().zip(&self.prepared) {
-            let evaluate = |expr: &Arc<dyn PhysicalExpr>| {
-                let arrays = batches.iter().map(|batch| {
-                    let value = expr.evaluate(batch)?;
-                    value.into_array(batch.num_rows())
-                });
-                arrays.collect::<Result<Vec<ArrayRef>>>()
-            };
-            let (left, right) = (evaluate(&search.call.left)?, evaluate(&search.call.right)?);
-            let last = search.call.threshold.as_ref().map(evaluate).transpose()?;
-            let bounds = left.iter().zip(&right);
-            let returns = |position| {
-                search
-                    .outputs
-                    .iter()
-                    .any(|output| output.position == position)
-            };
+        let mut answers = Answers::of(&self.searches);
+        for (number, (search, prepared)) in self.searches.iter().zip(&self.prepared).enumerate() {
+            let arguments = Arguments::evaluate(search, batches)?;
             let query_timer = self.metrics.query_time.timer();
-            let ready = &prepared.ready;
-            let answer = match (search.call.crossing(), &last) {
-                (None, Some(counts)) => {
-                    let name = search.call.function.range_name();
-                    let counted = bounds.zip(counts).map(|((left, right), counts)| {
-                        CountedRanges::try_new(name, left, right, counts)
-                    });
-                    let counted = counted.collect::<Result<Vec<_>>>()?;
-                    ready.answer_by(|index| index.best_positions(&counted, stop))?
-                }
-                (crossing, last) => {
-                    let ranges = bounds.map(|(left, right)| Ranges::try_new(left, right));
-                    let ranges = ranges.collect::<Result<Vec<_>>>()?;
-                    match (crossing, last) {
-                        (Some(end), Some(thresholds)) => {
-                            let test = ThresholdTest::of_function(search.call.function.extreme);
-                            ready.answer_by(|index| {
-                                index.crossings(&ranges, thresholds, end, test)
-                            })?
-                        }
-                        _ => {
-                            let (values, positions) = (returns(false), returns(true));
-                            ready.answer_by(|index| index.answer(&ranges, values, positions))?
-                        }
-                    }
-                }
-            };
+            let answer = self.search(number, &arguments, stop)?;
             query_timer.done();
             self.metrics.record_answer(prepared, &answer);
-            for output in &search.outputs {
-                answers[output.call] = if output.position {
-                    answer.positions.clone()
-                } else {
-                    answer.values.clone()
-                };
+            answers.add(search, &answer);
+        }
+        self.with_answers(batches, &answers)
+    }
+
+    /// Answers the search of this number by an index of all rows.
+    fn search(&self, number: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<Answer> {
+        let search = &self.searches[number];
+        let ready = &self.prepared[number].ready;
+        let returns = |position| {
+            search
+                .outputs
+                .iter()
+                .any(|output| output.position == position)
+        };
+        match (search.call.crossing(), &arguments.last) {
+            (None, Some(counts)) => {
+                let name = search.call.function.range_name();
+                let bounds = arguments.left.iter().zip(&arguments.right);
+                let counted = bounds.zip(counts).map(|((left, right), counts)| {
+                    CountedRanges::try_new(name, left, right, counts)
+                });
+                let counted = counted.collect::<Result<Vec<_>>>()?;
+                ready.answer_by(|index| index.best_positions(&counted, stop))
+            }
+            (Some(end), Some(thresholds)) => {
+                let ranges = arguments.ranges()?;
+                let test = ThresholdTest::of_function(search.call.function.extreme);
+                ready.answer_by(|index| index.crossings(&ranges, thresholds, end, test))
+            }
+            _ => {
+                let ranges = arguments.ranges()?;
+                let (values, positions) = (returns(false), returns(true));
+                ready.answer_by(|index| index.answer(&ranges, values, positions))
             }
         }
+    }
+
+    /// Appends the answers to the batches.
+    fn with_answers(&self, batches: &[RecordBatch], answers: &Answers) -> Result<Vec<RecordBatch>> {
         let mut first = 0;
         let answered = batches.iter().map(|batch| {
             let rows = batch.num_rows();
             let mut columns = batch.columns().to_vec();
-            for answer in &answers {
+            for answer in &answers.0 {
                 let answer = answer
                     .as_ref()
                     .ok_or_else(|| internal_datafusion_err!("a call has no answer"))?;
@@ -170,6 +208,58 @@ impl LookupStream {
             )?)
         });
         answered.collect()
+    }
+}
+
+/// The arguments of a search: of each batch an array.
+struct Arguments {
+    left: Vec<ArrayRef>,
+    right: Vec<ArrayRef>,
+    last: Option<Vec<ArrayRef>>,
+}
+
+impl Arguments {
+    fn evaluate(search: &Search, batches: &[RecordBatch]) -> Result<Self> {
+        let evaluate = |expr: &Arc<dyn PhysicalExpr>| {
+            let arrays = batches.iter().map(|batch| {
+                let value = expr.evaluate(batch)?;
+                value.into_array(batch.num_rows())
+            });
+            arrays.collect::<Result<Vec<ArrayRef>>>()
+        };
+        Ok(Self {
+            left: evaluate(&search.call.left)?,
+            right: evaluate(&search.call.right)?,
+            last: search.call.threshold.as_ref().map(evaluate).transpose()?,
+        })
+    }
+
+    fn ranges(&self) -> Result<Vec<Ranges>> {
+        let bounds = self.left.iter().zip(&self.right);
+        bounds
+            .map(|(left, right)| Ranges::try_new(left, right))
+            .collect()
+    }
+}
+
+/// The results of the calls, in their order.
+struct Answers(Vec<Option<ArrayRef>>);
+
+impl Answers {
+    /// None yet.
+    fn of(searches: &[Search]) -> Self {
+        let calls = searches.iter().map(|s| s.outputs.len()).sum();
+        Self(vec![None; calls])
+    }
+
+    fn add(&mut self, search: &Search, answer: &Answer) {
+        for output in &search.outputs {
+            self.0[output.call] = if output.position {
+                answer.positions.clone()
+            } else {
+                answer.values.clone()
+            };
+        }
     }
 }
 
