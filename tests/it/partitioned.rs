@@ -210,7 +210,84 @@ async fn both_sides_are_repartitioned_by_the_equality_keys() {
     }
 }
 
-/// What depends on the order of rows, or has no keys that both sides can be partitioned by, shares the build side.
+/// Few keys, so that most rows have the same as others, in files of small row groups which are read in parts.
+const TIES: &[&str] = &[
+    "SET datafusion.execution.parquet.max_row_group_size = 50",
+    "COPY (SELECT value AS id, value * 7919 % 5 AS g, value * 104729 % 13 AS k, value % 3 AS v FROM range(0, 700)) \
+     TO '$f/p/a.parquet'",
+    "COPY (SELECT value AS id, value * 7907 % 5 AS g, value * 104723 % 13 AS k, value % 3 AS v FROM range(700, 1000)) \
+     TO '$f/p/b.parquet'",
+    "COPY (SELECT value AS id, value % 5 AS g, value / 80 AS k, value % 3 AS v FROM range(0, 900)) TO '$f/sorted/a.parquet'",
+    "COPY (SELECT value AS id, value % 5 AS g, 9 + value / 80 AS k, value % 3 AS v FROM range(900, 1100)) \
+     TO '$f/sorted/b.parquet'",
+    "COPY (SELECT value AS id, value * 7901 % 5 AS g, value * 104717 % 13 AS k, value % 3 AS v FROM range(0, 900)) \
+     TO '$f/folders' STORED AS PARQUET PARTITIONED BY (v)",
+    "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '$f/p/'",
+    "CREATE EXTERNAL TABLE sorted STORED AS PARQUET WITH ORDER (k) LOCATION '$f/sorted/'",
+    "CREATE EXTERNAL TABLE folders STORED AS PARQUET PARTITIONED BY (v) LOCATION '$f/folders/'",
+    "CREATE TABLE q AS SELECT value AS id, value % 6 AS g, value * 31 % 14 AS k FROM range(0, 400)",
+];
+
+/// Rows of Parquet files take their position along, so that it is defined which of several with equal keys comes first.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_files_keep_their_order_in_partitions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (i, partitions) in [1, 3, 8].into_iter().enumerate() {
+        let ctx = session(partitions, None);
+        set(&ctx, "datafusion.optimizer.repartition_file_min_size", "1");
+        for sql in TIES.iter().filter(|sql| i == 0 || !sql.starts_with("COPY")) {
+            let sql = sql.replace("$f", &folder.path().display().to_string());
+            run(&ctx, &sql).await.expect(&sql);
+        }
+        for (table, filters) in [
+            ("p", "false"),
+            ("p", "true"),
+            ("sorted", "false"),
+            ("sorted", "true"),
+            ("folders", "true"),
+        ] {
+            set(
+                &ctx,
+                "datafusion.execution.parquet.pushdown_filters",
+                filters,
+            );
+            for rows in [
+                "$t",
+                "(SELECT k + 1 AS k, g, id, v FROM $t WHERE v > 0 AND id > 120)",
+            ] {
+                let p = rows.replace("$t", table) + " AS p";
+                for sql in [
+                    format!(
+                        "SELECT q.id AS a, (SELECT p.id FROM {p} WHERE p.g = q.g AND p.k <= q.k ORDER BY p.k DESC LIMIT 1) AS b FROM q"
+                    ),
+                    format!(
+                        "SELECT q.id, first_value(p.id ORDER BY p.k), last_value(p.id ORDER BY p.k) FROM q JOIN {p} ON p.g = q.g AND p.k >= q.k GROUP BY q.id"
+                    ),
+                    format!(
+                        "SELECT q.id, x.id FROM q, LATERAL (SELECT p.id FROM {p} WHERE p.g = q.g AND p.k <= q.k ORDER BY p.v LIMIT 2) x"
+                    ),
+                    format!(
+                        "SELECT q.id, x.id FROM q LEFT JOIN LATERAL (SELECT p.id FROM {p} WHERE p.g = q.g AND p.k > q.k ORDER BY p.k LIMIT 3) x ON true"
+                    ),
+                ] {
+                    set(&ctx, "rmq.join_mode", "shared");
+                    let (expected, _) = answer(&ctx, &sql).await.expect(&sql);
+                    set(&ctx, "rmq.join_mode", "partitioned");
+                    let plan = planned(&ctx, &sql).await;
+                    let text = text(&plan);
+                    assert!(text.contains("mode=Partitioned"), "{sql}\n{text}");
+                    assert!(text.contains("RowPositionsExec"), "{sql}\n{text}");
+                    let found = collect(plan, ctx.task_ctx()).await;
+                    let found = found.unwrap_or_else(|e| panic!("{sql}: {e}\n{text}"));
+                    assert!(lines(&found) == expected, "{partitions}: {sql}\n{text}");
+                }
+            }
+        }
+    }
+}
+
+/// What depends on the order of rows that have no position, or has no keys that both sides can be partitioned by,
+/// shares the build side.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_joins_share_their_build_side() {
     let ctx = session(3, None);

@@ -172,7 +172,7 @@ async fn the_log_has_the_reason_for_each_rejection() {
         (&*sql, "it has no equality keys"),
         (
             nearest,
-            "its result depends on the order of rows with equal keys",
+            "its result depends on the order of rows with equal keys, and these are not read from Parquet files",
         ),
     ] {
         let lines = log_of(&ctx, sql).await;

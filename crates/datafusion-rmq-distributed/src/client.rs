@@ -115,9 +115,11 @@ impl QueryPlanner for ForWorkers {
             .await?;
         let plan = plan.transform_up(|plan| {
             let join = plan.downcast_ref::<RangeJoinExec>();
-            match join.filter(|join| self.may_broadcast(join)) {
-                Some(join) => Ok(Transformed::yes(with_broadcast(&plan, join)?)),
-                None => Ok(Transformed::no(plan)),
+            match join {
+                Some(join) if self.may_broadcast(join)? => {
+                    Ok(Transformed::yes(with_broadcast(&plan, join)?))
+                }
+                _ => Ok(Transformed::no(plan)),
             }
         })?;
         portable(plan.data)
@@ -170,20 +172,23 @@ impl Divided {
 
 impl ForWorkers {
     /// Whether each task of the join may read its whole searched side.
-    fn may_broadcast(&self, join: &RangeJoinExec) -> bool {
-        let is_divided = join.mode() == JoinMode::Collected && !join.needs_one_task();
-        if !is_divided || join.build().is::<OrderedRowsExec>() {
-            return false;
+    fn may_broadcast(&self, join: &RangeJoinExec) -> Result<bool> {
+        if join.mode() != JoinMode::Collected || join.needs_one_task() {
+            return Ok(false);
         }
-        let Some(bytes) = size(join.build()).filter(|bytes| *bytes > self.broadcast_limit) else {
-            return true;
+        let in_order = join.build().downcast_ref::<OrderedRowsExec>();
+        let build = in_order.map_or(join.build(), OrderedRowsExec::hidden);
+        let Some(bytes) = size(build).filter(|bytes| *bytes > self.broadcast_limit) else {
+            return Ok(in_order.is_none());
         };
+        let reason = join.why_shared()?;
+        let reason = reason.map_or_else(String::new, |reason| format!(", as {reason}"));
         log::warn!(
-            "{}: its searched side has about {bytes} bytes, more than the {} that are sent to each task, so one task runs it",
+            "{}: its searched side has about {bytes} bytes, more than the {} that each task may have, so one task runs it{reason}",
             join.label(),
             self.broadcast_limit
         );
-        false
+        Ok(false)
     }
 }
 

@@ -6,6 +6,9 @@
 //! - The whole searched side is sent to each task: `b` for each worker, however many there are.
 //! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the
 //!   searched side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
+//!
+//! If the result depends on the order of its rows, each task reads the whole searched side from its files and keeps it
+//! for the next query. Only above the limit are both sides divided, with the position of each row.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion_rmq::parts::OrderedRowsExec;
 use datafusion_rmq::physical_plan::{JoinMode, RangeJoinExec};
 use datafusion_rmq::{JoinModeChoice, RmqOptions};
 use url::Url;
@@ -58,11 +62,19 @@ impl ChooseModes {
     }
 
     fn is_partitioned(&self, join: &RangeJoinExec, workers: usize) -> Result<bool> {
-        if join.mode() != JoinMode::Collected || join.why_shared()?.is_some() {
+        if join.mode() != JoinMode::Collected {
+            return Ok(false);
+        }
+        if let Some(reason) = join.why_shared()? {
+            log::debug!("{} is not partitioned: {reason}", join.label());
             return Ok(false);
         }
         if join.needs_one_task() {
             return Ok(true);
+        }
+        // What each task reads of files in their order is kept there for the next query, up to the limit.
+        if let Some(rows) = join.build().downcast_ref::<OrderedRowsExec>() {
+            return Ok(size(rows.hidden()).is_some_and(|bytes| bytes > self.broadcast_limit));
         }
         let (Some(build), Some(probe)) = (size(join.build()), size(join.probe())) else {
             return Ok(false);

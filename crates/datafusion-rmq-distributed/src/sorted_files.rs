@@ -3,6 +3,9 @@
 //! `datafusion-distributed` 4.0 divides such a scan into as many groups of files as it can without changing their
 //! order, and fails where these are no multiple of the tasks. Here a file is not divided. Groups of files that are
 //! declared as partitions by a key stay whole, the same ones in the same task for all scans of a stage.
+//!
+//! A scan of one task stays as it is. `datafusion-distributed` would put a placeholder in its place, also where the
+//! client executes it, and `RowPositionsExec` needs the scan itself.
 
 use std::sync::Arc;
 
@@ -23,6 +26,10 @@ impl ScaleUpLeafNodeHandler for DivideSortedFiles {
     ) -> Option<Result<ScaleUpLeafNodeEventResponse>> {
         let source = event.plan.downcast_ref::<DataSourceExec>()?;
         let files = source.data_source().downcast_ref::<FileScanConfig>()?;
+        if event.task_count == 1 {
+            let scan = Arc::clone(event.plan);
+            return Some(Ok(ScaleUpLeafNodeEventResponse::new(scan)));
+        }
         let is_partitioned = files.output_partitioning.is_some();
         if files.output_ordering.is_empty() && !is_partitioned {
             return None;

@@ -18,14 +18,14 @@ use datafusion_proto::physical_plan::{
 };
 use datafusion_proto::protobuf::proto_error;
 use datafusion_rmq::parts::{
-    FunctionParts, MergedStates, NoteExec, OrderedRowsExec, named_functions,
+    FunctionParts, MergedStates, NoteExec, OrderedRowsExec, RowPositionsExec, named_functions,
 };
 use datafusion_rmq::physical_plan::WindowFrameExec;
 use datafusion_rmq::{SessionStateBuilderExt, SharedIndexes};
 
 use crate::carrier::{CarriedExec, over_placeholders, with_inputs};
 use crate::convert::{Decoder, Encoder};
-use crate::messages::{Operator, OperatorKind};
+use crate::messages::{Operator, OperatorKind, RowPositions};
 use crate::operator::OurOperator;
 use crate::shared_parts::SharedParts;
 use crate::{envelope, functions, range_join, range_lookup};
@@ -155,6 +155,9 @@ fn message(plan: &dyn ExecutionPlan, encoder: Encoder) -> Result<Option<Operator
             range_lookup::check_memory("the searched side", rows.hidden())?;
             OperatorKind::OrderedRows(Box::new(encoder.plan(rows.hidden())?))
         }
+        OurOperator::RowPositions(rows) => OperatorKind::RowPositions(RowPositions {
+            files: rows.files().to_vec(),
+        }),
         OurOperator::Carried(carried) => {
             OperatorKind::Carried(over_placeholders(carried.operator())?)
         }
@@ -234,6 +237,11 @@ impl PhysicalExtensionCodec for RmqCodec {
             Some(OperatorKind::OrderedRows(rows)) => {
                 let rows = OrderedRowsExec::of_one_partition(decoder.plan(rows)?);
                 Ok(Arc::new(rows))
+            }
+            Some(OperatorKind::RowPositions(rows)) => {
+                let [input] = one_input(inputs)?;
+                let files = rows.files.clone().into();
+                Ok(Arc::new(RowPositionsExec::try_new(input, files)?))
             }
             Some(OperatorKind::Carried(operator)) => {
                 let operator = with_inputs(&decoder.plan(operator)?, inputs.to_vec())?;

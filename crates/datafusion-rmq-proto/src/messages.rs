@@ -8,7 +8,7 @@ use datafusion_proto::protobuf::{
 /// An operator, besides its inputs.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Operator {
-    #[prost(oneof = "OperatorKind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "OperatorKind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub(crate) kind: Option<OperatorKind>,
 }
 
@@ -32,6 +32,15 @@ pub(crate) enum OperatorKind {
     /// A note above its input.
     #[prost(string, tag = "7")]
     Note(String),
+    #[prost(message, tag = "8")]
+    RowPositions(RowPositions),
+}
+
+/// The paths of all files, in the order of their rows.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RowPositions {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) files: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -50,6 +59,8 @@ pub(crate) struct RangeJoin {
     pub(crate) fetch: Option<u64>,
     #[prost(uint64, optional, tag = "7")]
     pub(crate) probe_rows: Option<u64>,
+    #[prost(uint64, optional, tag = "8")]
+    pub(crate) position: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

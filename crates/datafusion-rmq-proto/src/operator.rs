@@ -1,7 +1,7 @@
 //! The operators that this crate's codec knows.
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::parts::{NoteExec, OrderedRowsExec};
+use datafusion_rmq::parts::{NoteExec, OrderedRowsExec, RowPositionsExec};
 use datafusion_rmq::physical_plan::{
     CreateIndexExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec,
     UniqueGroupsExec, WindowFrameExec,
@@ -16,6 +16,7 @@ pub(crate) enum OurOperator<'a> {
     PrepareIndexes(&'a PrepareIndexesExec),
     WindowFrame(&'a WindowFrameExec),
     OrderedRows(&'a OrderedRowsExec),
+    RowPositions(&'a RowPositionsExec),
     Carried(&'a CarriedExec),
     Note(&'a NoteExec),
     /// One that changes what the session keeps.
@@ -37,6 +38,8 @@ impl<'a> OurOperator<'a> {
             Self::WindowFrame(frames)
         } else if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
             Self::OrderedRows(rows)
+        } else if let Some(rows) = plan.downcast_ref::<RowPositionsExec>() {
+            Self::RowPositions(rows)
         } else if let Some(carried) = plan.downcast_ref::<CarriedExec>() {
             Self::Carried(carried)
         } else if let Some(note) = plan.downcast_ref::<NoteExec>() {

@@ -60,6 +60,7 @@ pub(crate) fn write(join: &RangeJoinExec, encoder: Encoder) -> Result<messages::
         label: parts.label,
         mode: parts.mode.number()?,
         is_undivided: parts.is_undivided,
+        position: parts.position.map(|column| column as u64),
         fetch: parts.fetch.map(|rows| rows as u64),
         probe_rows: parts.probe_rows.map(|rows| rows as u64),
     })
@@ -77,6 +78,10 @@ pub(crate) fn read(
 ) -> Result<RangeJoinExec> {
     let schemas = (&*probe.schema(), &*build.schema());
     let spec = read_spec(&message.spec, schemas, decoder)?;
+    let num_build_columns = schemas.1.fields().len();
+    let position = message
+        .position
+        .map(|column| index_below(column, num_build_columns));
     let row_join = message.row_join.as_ref();
     let row_join = row_join.map(|join| read_row_join(join, schemas, decoder));
     let parts = RangeJoinParts {
@@ -85,6 +90,7 @@ pub(crate) fn read(
         label: message.label.clone(),
         mode: JoinMode::of_number(message.mode)?,
         is_undivided: message.is_undivided,
+        position: position.transpose()?,
         fetch: message.fetch.map(size).transpose()?,
         probe_rows: message.probe_rows.map(size).transpose()?,
     };

@@ -1,6 +1,6 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
-//! plan properties, methods, keys and identities, output batches, versions of files, statistics, notes in EXPLAIN, and
-//! the filters that inputs may evaluate.
+//! plan properties, methods, keys and identities, output batches, versions of files, statistics, notes in EXPLAIN, the
+//! filters that inputs may evaluate, and the order of rows and their positions in it.
 
 pub(crate) mod added_columns;
 pub(crate) mod another_run;
@@ -17,4 +17,5 @@ pub(crate) mod output_batches;
 pub(crate) mod plan_identity;
 pub(crate) mod plan_key;
 pub(crate) mod plan_methods;
+pub(crate) mod row_positions;
 pub(crate) mod statistics;

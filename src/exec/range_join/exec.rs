@@ -67,9 +67,11 @@
 
 use std::sync::Arc;
 
+use arrow::compute::SortOptions;
 use arrow::datatypes::Schema;
 use datafusion::common::{Result, plan_err};
-use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, PhysicalExprRef, PhysicalSortExpr};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
@@ -78,6 +80,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
+use crate::exec::common::row_positions::{why_no_positions, with_positions};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
@@ -104,6 +107,8 @@ pub struct RangeJoinExec {
     pub(super) mode: JoinMode,
     /// Whether nothing divides the sides of a partitioned join: each has one partition.
     pub(super) is_undivided: bool,
+    /// The column of a partitioned build side by which its rows are in the order of one node, where that matters.
+    pub(super) position: Option<usize>,
     /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
     /// side.
     pub(super) fetch: Option<usize>,
@@ -143,12 +148,13 @@ impl RangeJoinExec {
     /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
     /// equality keys into as many partitions each, those of a collected join must have one partition where it requires
     /// that, as `EnsureRequirements` of DataFusion sees to. Collected joins whose result depends on the order of build
-    /// rows are better planned in that mode: `EnsureRequirements` puts partitions into one in any order.
+    /// rows are better planned in that mode: `EnsureRequirements` puts partitions into one in any order. Build rows of
+    /// partitioned ones get a column that has their position, by which `EnsureRequirements` sorts them.
     ///
     /// # Errors
     /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different
-    /// types, or its result depends on the order of build rows with equal keys, or a key is volatile, or its probe side
-    /// has no end.
+    /// types, or its result depends on the order of build rows with equal keys and these have no position, or a key is
+    /// volatile, or its probe side has no end.
     pub fn with_mode(&self, mode: JoinMode) -> Result<Self> {
         if mode == JoinMode::Partitioned
             && let Some(reason) = self.why_shared()?
@@ -156,7 +162,18 @@ impl RangeJoinExec {
             let label = &self.label;
             return plan_err!("the range join {label} can't be partitioned: {reason}");
         }
-        self.in_mode(mode)
+        if mode != JoinMode::Partitioned || !self.needs_positions() {
+            return self.in_mode(mode);
+        }
+        let (probe, build) = (Arc::clone(&self.probe), with_positions(&self.build)?);
+        let position = Some(self.build.schema().fields().len());
+        let remade = self.remade(probe, build, self.row_join.clone(), mode)?;
+        Ok(Self { position, ..remade })
+    }
+
+    /// Whether build rows must get positions before they are partitioned.
+    fn needs_positions(&self) -> bool {
+        self.position.is_none() && self.row_order_matters()
     }
 
     fn in_mode(&self, mode: JoinMode) -> Result<Self> {
@@ -174,9 +191,15 @@ impl RangeJoinExec {
     }
 
     /// The same join, with these properties.
-    pub(super) fn limited(self, is_undivided: bool, fetch: Option<usize>) -> Self {
+    pub(super) fn limited(
+        self,
+        is_undivided: bool,
+        position: Option<usize>,
+        fetch: Option<usize>,
+    ) -> Self {
         Self {
             is_undivided,
+            position,
             fetch,
             ..self
         }
@@ -204,7 +227,7 @@ impl RangeJoinExec {
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
         Ok(Self {
             prepared: Arc::new(self.prepared.renewed()),
-            ..remade.limited(is_undivided, fetch)
+            ..remade.limited(is_undivided, self.position, fetch)
         })
     }
 
@@ -237,23 +260,45 @@ impl RangeJoinExec {
     /// # Errors
     /// Those of the types of the keys.
     pub fn why_shared(&self) -> Result<Option<String>> {
+        let reason = self.why_undivided()?;
+        if reason.is_some() || !self.needs_positions() {
+            return Ok(reason);
+        }
+        let because = |reason| {
+            format!("its result depends on the order of rows with equal keys, and {reason}")
+        };
+        Ok(why_no_positions(&self.build).map(because))
+    }
+
+    /// Why both sides can't be divided by hashes of the equality keys even by an operator that keeps the order of rows,
+    /// if they can't.
+    fn why_undivided(&self) -> Result<Option<String>> {
         let schemas = (&*self.probe.schema(), &*self.build.schema());
         let is_probe_bounded = !self.probe.boundedness().is_unbounded();
-        why_shared(
-            &self.spec,
-            schemas,
-            self.row_order_matters(),
-            is_probe_bounded,
-        )
+        why_shared(&self.spec, schemas, is_probe_bounded)
     }
 
     /// Whether both sides may be divided by hashes of the equality keys by an operator that keeps the order of rows.
     pub(super) fn may_divide(&self) -> Result<bool> {
-        let schemas = (&*self.probe.schema(), &*self.build.schema());
-        let is_probe_bounded = !self.probe.boundedness().is_unbounded();
-        let row_order_matters = false;
-        let reason = why_shared(&self.spec, schemas, row_order_matters, is_probe_bounded)?;
-        Ok(reason.is_none())
+        Ok(self.why_undivided()?.is_none())
+    }
+
+    /// The order in which each partition of the build side must be, if it must.
+    pub(super) fn build_order(&self) -> Option<LexOrdering> {
+        let position = self
+            .position
+            .filter(|_| self.mode == JoinMode::Partitioned)?;
+        let schema = self.build.schema();
+        let column = Column::new(schema.fields().get(position)?.name(), position);
+        let ascending = SortOptions::default();
+        LexOrdering::new([PhysicalSortExpr::new(Arc::new(column), ascending)])
+    }
+
+    /// Whether the build side is in that order.
+    pub(super) fn is_build_ordered(&self) -> Result<bool> {
+        let known = self.build.equivalence_properties();
+        let order = self.build_order();
+        order.map_or(Ok(false), |order| known.ordering_satisfy(order))
     }
 
     /// How the build side is divided among the partitions of the probe side.
@@ -358,6 +403,7 @@ impl RangeJoinExec {
             engine,
             mode,
             is_undivided: false,
+            position: None,
             fetch: None,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),

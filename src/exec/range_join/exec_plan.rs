@@ -9,7 +9,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_expr::{Distribution, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
@@ -128,11 +128,20 @@ impl ExecutionPlan for RangeJoinExec {
         }
     }
 
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![None, self.build_order().map(OrderingRequirements::from)]
+    }
+
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![true, self.mode == JoinMode::Partitioned]
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
+        if self.build_order().is_some() {
+            // DataFusion 55 would take the sort away that the build side requires: if the order of one input is
+            // maintained, it looks for an unnecessary sort below each (`update_sort_ctx_children_data`).
+            return vec![false, false];
+        }
         let keeps_order = |join: &Arc<RowJoin>| keeps_order(self.probe.as_ref(), join);
         vec![self.returned_rows().is_none_or(keeps_order), false]
     }
@@ -242,6 +251,7 @@ impl ExecutionPlan for RangeJoinExec {
                 engine: self.engine.clone(),
                 mode: self.mode,
                 is_undivided: self.is_undivided,
+                position: self.position,
                 fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
@@ -285,6 +295,11 @@ impl ExecutionPlan for RangeJoinExec {
                 if builds != partitions {
                     return internal_err!(
                         "a partitioned RangeJoinExec has {partitions} partitions of the probe side and {builds} of the build side"
+                    );
+                }
+                if self.row_order_matters() && !self.is_build_ordered()? {
+                    return internal_err!(
+                        "the build side of a partitioned RangeJoinExec has lost its order"
                     );
                 }
                 ProbeBuild::Partition {

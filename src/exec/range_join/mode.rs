@@ -7,7 +7,9 @@
 //! these are not in a defined order. Where they are, each task reads them itself
 //! ([`OrderedRowsExec`](crate::exec::common::ordered_rows::OrderedRowsExec)).
 //! [`JoinMode::Partitioned`] requires partitions by the equality keys; where each side has one partition, nothing has
-//! divided the sides, and it requires `SinglePartition` of both.
+//! divided the sides, and it requires `SinglePartition` of both. If the result depends on the order of build rows,
+//! these take their position along ([`row_positions`](crate::exec::common::row_positions)), and each partition of them
+//! is required in the order of positions: equal keys are then in the order of one node.
 //!
 //! Equal keys must have equal hashes: DataFusion hashes the bits of a value, with zeros of both signs as one, as groups
 //! compare them, but values of two types differently, so the types must be the same.
@@ -67,20 +69,15 @@ impl JoinMode {
     }
 }
 
-/// Why the sides of a join can't be partitioned by the equality keys, if they can't.
+/// Why the sides of a join can't be partitioned by the equality keys, if they can't, whatever the order of build rows.
 pub(crate) fn why_shared(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     (probe, build): (&Schema, &Schema),
-    row_order_matters: bool,
     is_probe_bounded: bool,
 ) -> Result<Option<String>> {
     let because = |reason: &str| Ok(Some(reason.to_string()));
     if spec.on.is_empty() {
         return because("it has no equality keys");
-    }
-    if row_order_matters {
-        // Rows of several partitions arrive in another order each time.
-        return because("its result depends on the order of rows with equal keys");
     }
     if !is_probe_bounded {
         // A merge that keeps its order would wait for rows of each partition.

@@ -26,6 +26,8 @@ pub struct RangeJoinParts {
     pub mode: JoinMode,
     /// Whether nothing divides the sides of a partitioned join.
     pub is_undivided: bool,
+    /// The column of a partitioned build side by which its rows are in the order of one node, where that matters.
+    pub position: Option<usize>,
     /// The most rows that each partition returns.
     pub fetch: Option<usize>,
     /// The estimated number of probe rows, if known.
@@ -42,6 +44,7 @@ impl RangeJoinParts {
             label: join.label.clone(),
             mode: join.mode,
             is_undivided: join.is_undivided,
+            position: join.position,
             fetch: join.fetch,
             probe_rows: join.engine.probe_rows(),
         }
@@ -72,6 +75,7 @@ impl RangeJoinParts {
         let (spec, row_join, label) = (self.spec, self.row_join, self.label);
         let join =
             RangeJoinExec::with_spec(probe, build, spec, row_join, label, engine, self.mode)?;
-        Ok(join.limited(self.is_undivided, self.fetch).of_one_run())
+        let limited = join.limited(self.is_undivided, self.position, self.fetch);
+        Ok(limited.of_one_run())
     }
 }

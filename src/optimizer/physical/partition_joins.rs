@@ -10,7 +10,8 @@
 //!
 //! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`: joins that can be partitioned require it of their
 //!    inputs. It runs after `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them:
-//!    these keep the order of their probe side.
+//!    these keep the order of their probe side. A hidden scan of Parquet files is shown again, and its rows take their
+//!    position along.
 //! 2. DataFusion's `EnsureRequirements` repartitions the inputs that are not partitioned so.
 //! 3. [`KeepUndividedJoins`], for joins of one partition a side.
 

@@ -4,6 +4,7 @@ mod answers;
 mod faults;
 #[path = "../../../datafusion-rmq-proto/tests/codec/files.rs"]
 mod files;
+mod positions;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
 mod random;

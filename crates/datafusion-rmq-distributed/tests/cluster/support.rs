@@ -102,11 +102,21 @@ pub fn distributed(workers: Workers, mode: JoinModeChoice) -> SessionContext {
 
 /// The same with this number of partitions in each task.
 pub fn distributed_in(partitions: usize, workers: Workers, mode: JoinModeChoice) -> SessionContext {
+    distributed_with(partitions, workers, mode, 64 << 20)
+}
+
+/// The same with this limit in bytes of searched sides that each task has.
+pub fn distributed_with(
+    partitions: usize,
+    workers: Workers,
+    mode: JoinModeChoice,
+    broadcast_limit: usize,
+) -> SessionContext {
     let mut options = RmqOptions::default();
     options.join_mode = mode;
     let builder = SessionStateBuilder::new_with_default_features()
         .with_config(config(partitions).with_option_extension(options));
-    let builder = client(builder, workers, &RmqCodec::default(), 64 << 20);
+    let builder = client(builder, workers, &RmqCodec::default(), broadcast_limit);
     // Else small files are read by one task.
     let builder = builder.with_distributed_file_scan_config_bytes_per_partition(1);
     SessionContext::new_with_state(builder.expect("an option").build())

@@ -14,9 +14,11 @@ use datafusion_proto::physical_plan::{
     DefaultPhysicalExtensionCodec, DefaultPhysicalProtoConverter, PhysicalExtensionCodec,
     PhysicalProtoConverterExtension,
 };
+use datafusion_rmq::parts::RowPositionsExec;
 use datafusion_rmq::physical_plan::{RangeJoinExec, RangeLookupExec};
 use datafusion_rmq_proto::RmqCodec;
 
+use crate::files::move_to_files;
 use crate::support::builder;
 
 async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
@@ -43,10 +45,24 @@ const COUNT: &str = "SELECT (SELECT count(*) FROM p WHERE p.k BETWEEN q.k AND q.
 async fn damaged_operators_are_an_error() {
     let codec = RmqCodec::default();
     let ctx = session(&codec).await;
-    let queries = [COUNT, "SELECT range_min('p.k', k, k + 2) FROM p"];
+    let mut operators = vec![];
+    for sql in [COUNT, "SELECT range_min('p.k', k, k + 2) FROM p"] {
+        let plan = planned(&ctx, sql).await;
+        let is_such =
+            |plan: &dyn ExecutionPlan| is::<RangeJoinExec>(plan) || is::<RangeLookupExec>(plan);
+        operators.push((sql, operator(&plan, &is_such).expect(sql)));
+    }
+    move_to_files(&ctx).await.expect("files");
+    let nearest = "SELECT (SELECT p.k FROM p WHERE p.k = q.k AND p.k <= q.k ORDER BY p.k LIMIT 1) FROM p AS q";
+    ctx.sql("SET rmq.join_mode = 'partitioned'")
+        .await
+        .expect("an option");
+    let plan = planned(&ctx, nearest).await;
+    for is_such in [is::<RangeJoinExec>, is::<RowPositionsExec>] {
+        operators.push((nearest, operator(&plan, &is_such).expect(nearest)));
+    }
     let converter = DefaultPhysicalProtoConverter {};
-    for sql in queries {
-        let plan = operator(&planned(&ctx, sql).await);
+    for (sql, plan) in operators {
         let mut bytes = vec![];
         let written = codec.try_encode(Arc::clone(&plan), &mut bytes, &converter);
         written.expect(sql);
@@ -71,16 +87,20 @@ async fn damaged_operators_are_an_error() {
     }
 }
 
-/// The operator of a plan that is of this project.
-fn operator(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    if plan.is::<RangeJoinExec>() || plan.is::<RangeLookupExec>() {
-        return Arc::clone(plan);
+fn is<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<T>()
+}
+
+/// The first such operator of a plan.
+fn operator(
+    plan: &Arc<dyn ExecutionPlan>,
+    is_such: &dyn Fn(&dyn ExecutionPlan) -> bool,
+) -> Option<Arc<dyn ExecutionPlan>> {
+    if is_such(plan.as_ref()) {
+        return Some(Arc::clone(plan));
     }
-    operator(
-        plan.children()
-            .first()
-            .expect("an operator of this project"),
-    )
+    let mut children = plan.children().into_iter();
+    children.find_map(|child| operator(child, is_such))
 }
 
 fn error(result: Result<impl Sized>) -> String {
