@@ -14,7 +14,7 @@ mod hunt;
 mod join_choice;
 mod kept;
 mod kept_append;
-mod kept_on_devices;
+mod kept_on_gpus;
 mod larger_than_memory;
 mod lazy_index;
 mod memberships;
