@@ -5,7 +5,7 @@
     reason = "two arms beside each other show both cases"
 )]
 
-mod candidates;
+mod candidate_ranges;
 mod column;
 mod comparison;
 #[doc(hidden)]
@@ -18,20 +18,21 @@ pub mod cuda;
 mod engine;
 mod error;
 mod index;
+mod index_of_parts;
 mod key;
 mod key_search;
 mod list_smallest;
 mod outputs;
 mod range_join;
-mod segmented;
 
-pub use candidates::CandidateRanges;
+pub use candidate_ranges::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
 pub use comparison::Comparison;
 pub use crossings::{Crossings, ListLimits, RangeEnd, RowList};
 pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};
+pub use index_of_parts::SegmentedIndex;
 pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, SearchHints};
 pub use outputs::{Answers, OutputBuffer, Outputs};
@@ -40,4 +41,3 @@ pub use range_join::{
     RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe,
     RangeJoinTimes, RangeRow, RowGroups, RowIds,
 };
-pub use segmented::SegmentedIndex;

@@ -46,7 +46,7 @@ use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
-use crate::optimizer::logical::later_row::is_the_same_each_time;
+use crate::optimizer::logical::no_later_row::is_the_same_each_time;
 use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences};
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::range_union::{split_alternatives, union_of};

@@ -27,13 +27,13 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, lit, 
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::optimizer::logical::by_exists::{ByExists, equality, three_valued};
 use crate::optimizer::logical::common::outer_columns::{admits_subqueries, has_expression};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{filtered, map_expressions, with_input};
+use crate::optimizer::logical::in_as_exists::{ByExists, equality, three_valued};
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::logical::subquery_rows::{Members, Rows};
-use crate::optimizer::logical::without_join::note_without_join;
+use crate::optimizer::logical::why_no_join::note_without_join;
 use crate::optimizer::rejection::{Match, Shape, note};
 
 plain_sql_rule!(

@@ -1,7 +1,7 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
 //! `range_join(…)`. `memberships_without_join` rewrites EXISTS and IN to subqueries that count, or to mark joins
-//! (`mark_join`; `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
+//! (`mark_join`; `why_no_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
@@ -13,7 +13,7 @@
 //! - `condition_parts`: equality keys, range key (`range_key`), bounds; `operand`: expressions as
 //!   `optimizer::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
 //!   range key; `order_by`: range keys of several expressions
-//! - `subquery_rows`: the rows of EXISTS and IN; `by_exists`: IN made of EXISTS
+//! - `subquery_rows`: the rows of EXISTS and IN; `in_as_exists`: IN made of EXISTS
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
@@ -24,7 +24,6 @@ pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
 pub(crate) mod arg_extreme;
 pub(crate) mod average;
-pub(crate) mod by_exists;
 pub(crate) mod common;
 pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
@@ -33,9 +32,9 @@ pub(crate) mod distance;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
+pub(crate) mod in_as_exists;
 pub(crate) mod join_schemas;
 pub(crate) mod join_subquery;
-pub(crate) mod later_row;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
 pub(crate) mod mark_join;
@@ -44,6 +43,7 @@ pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod nested_subquery;
+pub(crate) mod no_later_row;
 pub(crate) mod nullable_subquery;
 pub(crate) mod open_ends;
 pub(crate) mod operand;
@@ -57,4 +57,4 @@ pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod tied_rows;
 pub(crate) mod unused_aggregates;
-pub(crate) mod without_join;
+pub(crate) mod why_no_join;

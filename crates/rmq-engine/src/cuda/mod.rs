@@ -44,7 +44,7 @@ use crate::{
 };
 pub use driver::devices::{DeviceInfo, devices};
 #[doc(hidden)]
-pub use driver::fault::Fault;
+pub use driver::fault_injection::Fault;
 pub use driver::libcuda::CudaVersion;
 use gpu::Gpu;
 use key::CudaKey;

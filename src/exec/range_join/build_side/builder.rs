@@ -13,7 +13,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
+use crate::exec::range_join::build_side::collect_or_spill::{CollectedRows, collect};
 use crate::exec::range_join::build_side::device_join::{DeviceJoin, DeviceSide};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;

@@ -11,7 +11,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
 use crate::common::workers::Workers;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::column::ColumnNeeds;
 use crate::exec::range_join::device_aggregates::addends;
 use crate::index::decoder::{Decoder, buffer};

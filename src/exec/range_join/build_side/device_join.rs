@@ -21,7 +21,7 @@ use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::convert_keys::convert_keys;
 use crate::exec::range_join::build_side::device_columns::{
     AggregateResult, ColumnsBuilder, DeviceColumn, answer,

@@ -5,7 +5,7 @@
 pub(crate) mod accumulator;
 pub(crate) mod aggregate;
 pub(crate) mod builder;
-pub(crate) mod collect;
+pub(crate) mod collect_or_spill;
 pub(crate) mod column;
 pub(crate) mod convert_keys;
 pub(crate) mod crossing;

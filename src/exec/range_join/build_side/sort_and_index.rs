@@ -13,7 +13,7 @@ use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::column::{
     CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
 };

@@ -16,7 +16,7 @@ use datafusion::execution::SendableRecordBatchStream;
 
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;

@@ -16,7 +16,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::nested_loop::NestedLoop;
 use crate::exec::range_join::probe::partition::ProbePartition;

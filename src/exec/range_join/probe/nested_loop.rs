@@ -1,4 +1,5 @@
 //! Joins a small probe side with an unsorted build side by comparing each probe row with all build rows.
+//! `deferred_build` decides when.
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.
@@ -19,7 +20,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::data_size::DataSize;

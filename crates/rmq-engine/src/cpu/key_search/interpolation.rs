@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use crate::candidates::CandidateRanges;
+use crate::candidate_ranges::CandidateRanges;
 use crate::column::{Column, SharedSlice};
 use crate::comparison::Comparison;
 use crate::cpu::key_search::arithmetic::{ArithmeticKeys, KeyArithmetic};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::candidates::CandidateRanges;
+use crate::candidate_ranges::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
 use crate::cpu::key_search::compare;

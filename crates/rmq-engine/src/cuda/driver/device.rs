@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
 use super::devices::devices;
-use super::fault::{Fault, Faults};
+use super::fault_injection::{Fault, Faults};
 use super::libcuda::{CudaError, check};
 use crate::EngineError;
 

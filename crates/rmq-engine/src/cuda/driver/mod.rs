@@ -5,7 +5,7 @@ pub mod device;
 #[doc(hidden)]
 pub mod devices;
 #[doc(hidden)]
-pub mod fault;
+pub mod fault_injection;
 #[doc(hidden)]
 pub mod libcuda;
 #[doc(hidden)]

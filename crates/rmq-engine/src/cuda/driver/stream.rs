@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
 };
 
 use super::device::Device;
-use super::fault::Fault;
+use super::fault_injection::Fault;
 use super::module::Function;
 use crate::EngineError;
 
