@@ -5,6 +5,7 @@
 //! options. The binary needs no other file, so that it can be copied to another machine.
 //! `benches/range_join_scale_peers.py` runs the queries in DuckDB.
 
+mod append;
 mod cancel;
 mod data;
 mod limits;
@@ -85,6 +86,9 @@ struct Options {
     /// indexes
     #[arg(long)]
     start: Option<PathBuf>,
+    /// Measure what indexes cost where the searched tables grow, instead: this many INSERTs, each before a query
+    #[arg(long, default_value_t = 0)]
+    appends: usize,
     /// Runs of each query after the first
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -375,6 +379,12 @@ fn main() -> Result<()> {
                 continue;
             }
             let runner = Runner::new(&options, *threads, *mode, &tables)?;
+            if options.appends > 0 {
+                for query in &queries {
+                    append::measure(&runner, query, options.appends)?;
+                }
+                continue;
+            }
             for query in &queries {
                 let answer = runner.measure(query, &options, &tables, limits)?;
                 let expected = answers.entry(query.name).or_insert_with(|| answer.clone());
