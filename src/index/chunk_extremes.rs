@@ -17,10 +17,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, UInt16Array, UInt64Array, new_empty_array, new_null_array,
+};
 use arrow::compute::{concat, interleave};
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, internal_datafusion_err};
+use arrow::datatypes::{DataType, Int64Type, UInt16Type, UInt64Type};
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -109,6 +111,76 @@ impl ChunkExtremes {
             budget,
         };
         Ok((chunks, extremes))
+    }
+
+    /// Three arrays of which [`Self::from_arrays`] makes the same. `extremes` are those of the chunks, of this type.
+    ///
+    /// # Errors
+    /// Arrow's.
+    pub(crate) fn to_arrays(
+        &self,
+        extremes: &[ArrayRef],
+        value_type: &DataType,
+    ) -> Result<Vec<ArrayRef>> {
+        let ends = self.file_ends.iter().map(|end| *end as u64);
+        let extremes: Vec<&dyn Array> = extremes.iter().map(AsRef::as_ref).collect();
+        let extremes = if extremes.is_empty() {
+            new_empty_array(value_type)
+        } else {
+            concat(&extremes)?
+        };
+        Ok(vec![
+            Arc::new(UInt64Array::from_iter_values(ends)),
+            Arc::new(UInt16Array::from(self.offsets.clone())),
+            extremes,
+        ])
+    }
+
+    /// Of the arrays of [`Self::to_arrays`], of a column of this type in files with these numbers of rows. Also returns
+    /// the extremes.
+    ///
+    /// # Errors
+    /// An execution error for arrays of another column.
+    pub(crate) fn from_arrays(
+        arrays: &[ArrayRef],
+        file_ends: Arc<[usize]>,
+        value_type: &DataType,
+        budget: usize,
+    ) -> Result<(Self, Vec<ArrayRef>)> {
+        let [ends, offsets, extremes] = arrays else {
+            return exec_err!("it has {} arrays", arrays.len());
+        };
+        let (Some(ends), Some(offsets)) = (
+            ends.as_primitive_opt::<UInt64Type>(),
+            offsets.as_primitive_opt::<UInt16Type>(),
+        ) else {
+            return exec_err!("its numbers have other types");
+        };
+        if !ends
+            .values()
+            .iter()
+            .copied()
+            .eq(file_ends.iter().map(|end| *end as u64))
+        {
+            return exec_err!("its files have other numbers of rows");
+        }
+        let chunks = Self {
+            offsets: offsets.values().to_vec(),
+            file_ends,
+            budget,
+        };
+        let first_rows = (0..chunks.rows()).step_by(CHUNK_ROWS);
+        let is_in_chunk = |(first, offset): (usize, &u16)| {
+            usize::from(*offset) < CHUNK_ROWS.min(chunks.rows() - first)
+        };
+        if first_rows.len() != chunks.len()
+            || !first_rows.zip(&chunks.offsets).all(is_in_chunk)
+            || extremes.len() != chunks.len()
+            || extremes.data_type() != value_type
+        {
+            return exec_err!("its chunks are those of another column");
+        }
+        Ok((chunks, vec![Arc::clone(extremes)]))
     }
 
     /// Number of rows of the column.
