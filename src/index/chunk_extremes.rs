@@ -431,3 +431,81 @@ fn parts(answer: Answer) -> Result<(ArrayRef, Int64Array)> {
         .ok_or_else(|| internal_datafusion_err!("an answer has no values, or no positions"))?;
     Ok((values, positions.as_primitive::<Int64Type>().clone()))
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int32Array, StringArray};
+
+    use super::*;
+
+    /// The arrays of a column of these files, whose chunks have their extremes in the first rows.
+    fn arrays(ends: &[usize]) -> Vec<ArrayRef> {
+        let chunks = ends.last().map_or(0, |rows| rows.div_ceil(CHUNK_ROWS));
+        let chunks = ChunkExtremes {
+            offsets: vec![0; chunks],
+            file_ends: ends.into(),
+            budget: 0,
+        };
+        let extremes = (0..chunks.len()).map(|i| Arc::new(Int32Array::from(vec![i as i32])) as _);
+        let extremes: Vec<ArrayRef> = extremes.collect();
+        chunks.to_arrays(&extremes, &DataType::Int32).unwrap()
+    }
+
+    fn read(arrays: &[ArrayRef], ends: &[usize]) -> Result<(ChunkExtremes, Vec<ArrayRef>)> {
+        ChunkExtremes::from_arrays(arrays, ends.into(), &DataType::Int32, 9)
+    }
+
+    #[test]
+    fn arrays_are_read_as_they_were_written() {
+        for ends in [
+            &[][..],
+            &[0],
+            &[1],
+            &[4096],
+            &[4095, 4097],
+            &[10_000, 10_000, 20_000],
+        ] {
+            let written = arrays(ends);
+            let (chunks, extremes) = read(&written, ends).unwrap();
+            assert_eq!((&*chunks.file_ends, chunks.budget), (ends, 9));
+            assert_eq!(chunks.len(), extremes[0].len());
+            assert_eq!(
+                chunks.to_arrays(&extremes, &DataType::Int32).unwrap(),
+                written
+            );
+        }
+    }
+
+    #[test]
+    fn arrays_of_other_columns_are_an_error() {
+        let ends = [5_000, 8_193];
+        let written = arrays(&ends);
+        assert!(read(&written, &ends).is_ok());
+        for other in [&[][..], &[8_193], &[5_001, 8_193], &[5_000, 8_194]] {
+            assert!(read(&written, other).is_err(), "{other:?}");
+        }
+        let with = |number: usize, array: ArrayRef| {
+            let mut arrays = written.clone();
+            arrays[number] = array;
+            arrays
+        };
+        let offsets = |offsets: &[u16]| with(1, Arc::new(UInt16Array::from(offsets.to_vec())));
+        assert!(read(&offsets(&[4_095, 4_095, 0]), &ends).is_ok());
+        for other in [
+            offsets(&[0, 0]),
+            offsets(&[0, 0, 0, 0]),
+            // The last chunk has one row.
+            offsets(&[0, 0, 1]),
+            offsets(&[4_096, 0, 0]),
+            with(0, Arc::new(Int64Array::from(vec![5_000, 8_193]))),
+            with(1, Arc::new(Int32Array::from(vec![0; 3]))),
+            with(2, Arc::new(Int32Array::from(vec![0; 4]))),
+            with(2, Arc::new(Int64Array::from(vec![0; 3]))),
+            with(2, Arc::new(StringArray::from(vec!["0"; 3]))),
+            written[..2].to_vec(),
+            vec![],
+        ] {
+            assert!(read(&other, &ends).is_err(), "{other:?}");
+        }
+    }
+}
