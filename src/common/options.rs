@@ -98,7 +98,8 @@ const HELP: [(&str, &str); 11] = [
     ),
     (
         "rmq.index_directory",
-        "A directory in which the sorted rows of range joins over Parquet files are written, and found by the next process; '' for none",
+        "A directory in which the sorted rows of range joins over Parquet files, and the extremes of columns larger than memory, \
+         are written, and found by the next process; '' for none",
     ),
     (
         "rmq.build_threads",

@@ -500,7 +500,7 @@ impl IndexCatalog {
                     engine: key.target.label(),
                     hits,
                     age,
-                    disk: None,
+                    disk: reserved.disk.label(),
                 },
                 Item::Rows(rows) => {
                     // The query that has sorted them may have other names for the columns.

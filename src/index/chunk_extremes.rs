@@ -17,10 +17,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, UInt16Array, UInt64Array, new_empty_array, new_null_array,
+};
 use arrow::compute::{concat, interleave};
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, internal_datafusion_err};
+use arrow::datatypes::{DataType, Int64Type, UInt16Type, UInt64Type};
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -109,6 +111,76 @@ impl ChunkExtremes {
             budget,
         };
         Ok((chunks, extremes))
+    }
+
+    /// Three arrays of which [`Self::from_arrays`] makes the same. `extremes` are those of the chunks, of this type.
+    ///
+    /// # Errors
+    /// Arrow's.
+    pub(crate) fn to_arrays(
+        &self,
+        extremes: &[ArrayRef],
+        value_type: &DataType,
+    ) -> Result<Vec<ArrayRef>> {
+        let ends = self.file_ends.iter().map(|end| *end as u64);
+        let extremes: Vec<&dyn Array> = extremes.iter().map(AsRef::as_ref).collect();
+        let extremes = if extremes.is_empty() {
+            new_empty_array(value_type)
+        } else {
+            concat(&extremes)?
+        };
+        Ok(vec![
+            Arc::new(UInt64Array::from_iter_values(ends)),
+            Arc::new(UInt16Array::from(self.offsets.clone())),
+            extremes,
+        ])
+    }
+
+    /// Of the arrays of [`Self::to_arrays`], of a column of this type in files with these numbers of rows. Also returns
+    /// the extremes.
+    ///
+    /// # Errors
+    /// An execution error for arrays of another column.
+    pub(crate) fn from_arrays(
+        arrays: &[ArrayRef],
+        file_ends: Arc<[usize]>,
+        value_type: &DataType,
+        budget: usize,
+    ) -> Result<(Self, Vec<ArrayRef>)> {
+        let [ends, offsets, extremes] = arrays else {
+            return exec_err!("it has {} arrays", arrays.len());
+        };
+        let (Some(ends), Some(offsets)) = (
+            ends.as_primitive_opt::<UInt64Type>(),
+            offsets.as_primitive_opt::<UInt16Type>(),
+        ) else {
+            return exec_err!("its numbers have other types");
+        };
+        if !ends
+            .values()
+            .iter()
+            .copied()
+            .eq(file_ends.iter().map(|end| *end as u64))
+        {
+            return exec_err!("its files have other numbers of rows");
+        }
+        let chunks = Self {
+            offsets: offsets.values().to_vec(),
+            file_ends,
+            budget,
+        };
+        let first_rows = (0..chunks.rows()).step_by(CHUNK_ROWS);
+        let is_in_chunk = |(first, offset): (usize, &u16)| {
+            usize::from(*offset) < CHUNK_ROWS.min(chunks.rows() - first)
+        };
+        if first_rows.len() != chunks.len()
+            || !first_rows.zip(&chunks.offsets).all(is_in_chunk)
+            || extremes.len() != chunks.len()
+            || extremes.data_type() != value_type
+        {
+            return exec_err!("its chunks are those of another column");
+        }
+        Ok((chunks, vec![Arc::clone(extremes)]))
     }
 
     /// Number of rows of the column.
@@ -358,4 +430,82 @@ fn parts(answer: Answer) -> Result<(ArrayRef, Int64Array)> {
     let (values, positions) = parts
         .ok_or_else(|| internal_datafusion_err!("an answer has no values, or no positions"))?;
     Ok((values, positions.as_primitive::<Int64Type>().clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int32Array, StringArray};
+
+    use super::*;
+
+    /// The arrays of a column of these files, whose chunks have their extremes in the first rows.
+    fn arrays(ends: &[usize]) -> Vec<ArrayRef> {
+        let chunks = ends.last().map_or(0, |rows| rows.div_ceil(CHUNK_ROWS));
+        let chunks = ChunkExtremes {
+            offsets: vec![0; chunks],
+            file_ends: ends.into(),
+            budget: 0,
+        };
+        let extremes = (0..chunks.len()).map(|i| Arc::new(Int32Array::from(vec![i as i32])) as _);
+        let extremes: Vec<ArrayRef> = extremes.collect();
+        chunks.to_arrays(&extremes, &DataType::Int32).unwrap()
+    }
+
+    fn read(arrays: &[ArrayRef], ends: &[usize]) -> Result<(ChunkExtremes, Vec<ArrayRef>)> {
+        ChunkExtremes::from_arrays(arrays, ends.into(), &DataType::Int32, 9)
+    }
+
+    #[test]
+    fn arrays_are_read_as_they_were_written() {
+        for ends in [
+            &[][..],
+            &[0],
+            &[1],
+            &[4096],
+            &[4095, 4097],
+            &[10_000, 10_000, 20_000],
+        ] {
+            let written = arrays(ends);
+            let (chunks, extremes) = read(&written, ends).unwrap();
+            assert_eq!((&*chunks.file_ends, chunks.budget), (ends, 9));
+            assert_eq!(chunks.len(), extremes[0].len());
+            assert_eq!(
+                chunks.to_arrays(&extremes, &DataType::Int32).unwrap(),
+                written
+            );
+        }
+    }
+
+    #[test]
+    fn arrays_of_other_columns_are_an_error() {
+        let ends = [5_000, 8_193];
+        let written = arrays(&ends);
+        assert!(read(&written, &ends).is_ok());
+        for other in [&[][..], &[8_193], &[5_001, 8_193], &[5_000, 8_194]] {
+            assert!(read(&written, other).is_err(), "{other:?}");
+        }
+        let with = |number: usize, array: ArrayRef| {
+            let mut arrays = written.clone();
+            arrays[number] = array;
+            arrays
+        };
+        let offsets = |offsets: &[u16]| with(1, Arc::new(UInt16Array::from(offsets.to_vec())));
+        assert!(read(&offsets(&[4_095, 4_095, 0]), &ends).is_ok());
+        for other in [
+            offsets(&[0, 0]),
+            offsets(&[0, 0, 0, 0]),
+            // The last chunk has one row.
+            offsets(&[0, 0, 1]),
+            offsets(&[4_096, 0, 0]),
+            with(0, Arc::new(Int64Array::from(vec![5_000, 8_193]))),
+            with(1, Arc::new(Int32Array::from(vec![0; 3]))),
+            with(2, Arc::new(Int32Array::from(vec![0; 4]))),
+            with(2, Arc::new(Int64Array::from(vec![0; 3]))),
+            with(2, Arc::new(StringArray::from(vec!["0"; 3]))),
+            written[..2].to_vec(),
+            vec![],
+        ] {
+            assert!(read(&other, &ends).is_err(), "{other:?}");
+        }
+    }
 }

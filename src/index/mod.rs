@@ -10,7 +10,7 @@
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
 //!   `table_version`: what providers state about versions.
-//! - `index_file`: files in which indexes survive the process.
+//! - `index_file`: files in which indexes survive the process. `on_disk`: whether an index is in one.
 
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
@@ -25,6 +25,7 @@ pub(crate) mod key_index;
 pub(crate) mod named_index;
 pub(crate) mod narrow_keys;
 pub(crate) mod nearest_value;
+pub(crate) mod on_disk;
 pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod reserved_index;

@@ -11,6 +11,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::index::column_index::ColumnIndex;
+use crate::index::on_disk::OnDisk;
 use crate::index::version::{Span, Version};
 
 /// An index and the memory reserved for it, which is released when the last user drops it.
@@ -21,6 +22,7 @@ pub(crate) struct ReservedIndex {
     /// The parts that it consists of.
     parts: Vec<IndexPart>,
     pub(super) on_device: Option<DeviceBytes>,
+    pub(crate) disk: Arc<OnDisk>,
 }
 
 /// Consecutive rows of a column that are indexed together, and the memory of this index. An extended index shares the
@@ -67,6 +69,7 @@ impl ReservedIndex {
             index: Arc::clone(&part.index),
             parts: vec![part],
             on_device,
+            disk: Arc::default(),
         }
     }
 
@@ -90,6 +93,7 @@ impl ReservedIndex {
             index,
             parts,
             on_device: None,
+            disk: Arc::default(),
         })
     }
 

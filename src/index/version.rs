@@ -209,12 +209,11 @@ impl Version {
     /// Adds what tells this version from others in any process; returns the store and the path of the first file.
     /// `None` if it is not one of files alone.
     pub(crate) fn add_to(&self, identity: &mut Identity) -> Option<(&str, &Path)> {
-        let Self::Scans(ScannedData { columns, files }) = self else {
-            return None;
+        let files = match self {
+            Self::Scans(ScannedData { columns, files }) if columns.is_empty() => files,
+            Self::Files { files, .. } => files,
+            Self::Arrays(_) | Self::Scans(_) | Self::Stated(_) => return None,
         };
-        if !columns.is_empty() {
-            return None;
-        }
         for file in files {
             file.add_to(identity);
         }

@@ -35,11 +35,11 @@ const CASES: usize = 16;
 /// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];
 
-const ALL: &str = "SELECT range_min('t.v', l, r), range_argmin('t.v', l, r), range_max('t.v', l, r), \
+pub const ALL: &str = "SELECT range_min('t.v', l, r), range_argmin('t.v', l, r), range_max('t.v', l, r), \
                    range_argmax('t.v', l, r) FROM q";
 
 /// Values with many ties, runs of NULLs and, of floats, those of special order.
-fn values(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
+pub fn values(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
     let (mut run, mut left) = (0, 0);
     let domain = [3, 1_000, 1_000_000][random.below(3)];
     let numbers = (0..rows).map(|_| {
@@ -77,11 +77,16 @@ fn values(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
 }
 
 /// Writes the column `v` as a Parquet file with small row groups and pages.
-fn write(path: &Path, column: &ArrayRef, sizes: (usize, usize)) {
+pub fn write(path: &Path, column: &ArrayRef, sizes: (usize, usize)) {
     write_column(path, "v", column, sizes);
 }
 
-fn write_column(path: &Path, name: &str, column: &ArrayRef, (in_group, in_page): (usize, usize)) {
+pub fn write_column(
+    path: &Path,
+    name: &str,
+    column: &ArrayRef,
+    (in_group, in_page): (usize, usize),
+) {
     let field = Field::new(name, column.data_type().clone(), true);
     let schema = Arc::new(Schema::new(vec![field]));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::clone(column)]);
@@ -104,7 +109,7 @@ fn write_column(path: &Path, name: &str, column: &ArrayRef, (in_group, in_page):
 }
 
 /// Registers ranges as the table `q`.
-fn ranges(ctx: &SessionContext, bounds: &[(Option<i64>, Option<i64>)], batches: &[usize]) {
+pub fn ranges(ctx: &SessionContext, bounds: &[(Option<i64>, Option<i64>)], batches: &[usize]) {
     let column = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
     let left = column(bounds.iter().map(|bounds| bounds.0).collect());
     let right = column(bounds.iter().map(|bounds| bounds.1).collect());
@@ -112,7 +117,7 @@ fn ranges(ctx: &SessionContext, bounds: &[(Option<i64>, Option<i64>)], batches: 
     register(ctx, "q", &[("l", left), ("r", right)], batches);
 }
 
-fn random_ranges(
+pub fn random_ranges(
     random: &mut Random,
     rows: usize,
     ranges: usize,
@@ -144,7 +149,7 @@ fn random_ranges(
 }
 
 /// The rows of a query, the metrics of its lookup, and the rows that were read for it.
-async fn measured(ctx: &SessionContext, sql: &str) -> (RecordBatch, HashMap<String, usize>) {
+pub async fn measured(ctx: &SessionContext, sql: &str) -> (RecordBatch, HashMap<String, usize>) {
     let plan = ctx.sql(sql).await.expect(sql);
     let plan = plan.create_physical_plan().await.expect(sql);
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await.expect(sql);

@@ -23,6 +23,7 @@ mod nested_loop;
 mod overlaps;
 mod partitioned;
 mod persisted;
+mod persisted_chunks;
 mod plans;
 mod prevailing;
 mod properties;

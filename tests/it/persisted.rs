@@ -137,7 +137,7 @@ impl World {
 }
 
 /// The files of a directory.
-fn files(directory: &Path) -> Vec<PathBuf> {
+pub fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("a directory");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
     files.sort();
@@ -162,7 +162,7 @@ async fn answer(ctx: &SessionContext, sql: &str) -> Found {
 }
 
 /// Waits until all that a session has to write is written.
-async fn written(ctx: &SessionContext) {
+pub async fn written(ctx: &SessionContext) {
     let writing = "SELECT count(*) FROM rmq_indexes() WHERE disk = 'writing'";
     while bigint(ctx, writing).await != Some(0) {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -170,7 +170,7 @@ async fn written(ctx: &SessionContext) {
 }
 
 /// The states of what a session keeps, without repetition.
-async fn states(ctx: &SessionContext) -> Vec<String> {
+pub async fn states(ctx: &SessionContext) -> Vec<String> {
     written(ctx).await;
     let sql = "SELECT DISTINCT disk FROM rmq_indexes() WHERE disk IS NOT NULL";
     lines(&[run(ctx, sql).await.expect(sql)])

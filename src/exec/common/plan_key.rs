@@ -158,6 +158,16 @@ pub(crate) struct ScanPlan<'a> {
 impl<'a> ScanPlan<'a> {
     /// `None` if the plan can't be compared with others.
     pub(crate) fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
+        let scanned = Self::of_any_files(plan)?;
+        let files = |scan: &&FileScanConfig| scan.file_groups.iter().map(FileGroup::len).sum();
+        let mut files = scanned.files.iter().map(files);
+        files
+            .all(|files: usize| files <= MAX_FILES)
+            .then_some(scanned)
+    }
+
+    /// The same of a plan that may read more files than those that are compared for every query.
+    pub(crate) fn of_any_files(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
         let mut scanned = Self {
             key: PlanKey {
                 operators: vec![],
@@ -345,8 +355,7 @@ impl<'a> ScanPlan<'a> {
             return Some(over_table);
         }
         let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
-        let num_files: usize = files.file_groups.iter().map(FileGroup::len).sum();
-        if files.expr_adapter_factory.is_some() || num_files > MAX_FILES {
+        if files.expr_adapter_factory.is_some() {
             return None;
         }
         let source: &ParquetSource = files.file_source().downcast_ref()?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
@@ -18,6 +19,7 @@ use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
 use crate::exec::range_lookup::memory_budget::MemoryBudget;
+use crate::exec::range_lookup::persisted_chunks::ChunksFile;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::{
     LoadedColumns, RelationScan, ScanVersion, load_columns, read_version, version_of_files,
@@ -27,9 +29,8 @@ use crate::index::chunk_extremes::{Block, ChunkExtremes};
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
-use crate::index::key_index::Answer;
 use crate::index::ready_index::ReadyIndex;
-use crate::index::reserved_index::{IndexPart, ReservedIndex};
+use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
 use crate::index::version::Span;
 
@@ -38,12 +39,22 @@ use crate::index::version::Span;
 pub(crate) struct PreparedIndex {
     pub(crate) id: IndexId,
     pub(crate) ready: ReadyIndex,
-    /// What this run has built of it; `None` for a cached index.
-    pub(crate) built: Option<Built>,
+    pub(crate) origin: Origin,
     /// Whether it is on the CPU although devices were chosen.
     pub(crate) fell_back: bool,
     /// The column, if it is not in memory: the index is that of its chunks' extremes.
     pub(crate) files: Option<Arc<FileColumn>>,
+}
+
+/// Where an index comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin {
+    /// An earlier query has built it.
+    Cached,
+    /// Another process has written it to a file. How long reading took.
+    Loaded(Duration),
+    /// This run has built some of it, or all.
+    Built(Built),
 }
 
 /// What a run has built of an index.
@@ -56,19 +67,14 @@ pub(crate) struct Built {
 }
 
 impl PreparedIndex {
-    fn new(
-        id: IndexId,
-        reserved: Arc<ReservedIndex>,
-        decision: &Decision,
-        built: Option<Built>,
-    ) -> Self {
+    fn new(id: IndexId, reserved: Arc<ReservedIndex>, decision: &Decision, origin: Origin) -> Self {
         Self {
             id,
             ready: ReadyIndex {
                 reserved,
                 allow_cpu_fallback: !decision.forced,
             },
-            built,
+            origin,
             fell_back: false,
             files: None,
         }
@@ -109,8 +115,19 @@ struct Extension {
 /// What missing indexes are built of.
 struct Loaded {
     in_memory: Vec<(Vec<MissingIndex>, LoadedColumns)>,
-    /// Of columns whose rows stay in files, the extremes of the chunks.
-    in_files: Vec<(MissingIndex, Vec<Answer>, Arc<FileRows>)>,
+    in_files: Vec<LoadedChunks>,
+}
+
+/// The chunks of a column whose rows stay in files.
+struct LoadedChunks {
+    missing: MissingIndex,
+    rows: Arc<FileRows>,
+    chunks: ChunkExtremes,
+    extremes: Vec<ArrayRef>,
+    /// The file in which other processes find them, if they can.
+    file: Option<ChunksFile>,
+    /// Whether they were read from it.
+    is_persisted: bool,
 }
 
 /// The read of the columns that all builds of a run share.
@@ -168,7 +185,7 @@ impl<'a> IndexBuilder<'a> {
                 && let Some(files) = ParquetFiles::of(label, scan, version)
             {
                 let rows = Arc::new(files.with_ends(Arc::clone(&chunks.file_ends)));
-                prepared.push(self.in_files(id, found, &data_type, rows, None)?);
+                prepared.push(self.in_files(id, found, &data_type, rows, Origin::Cached)?);
                 continue;
             }
             let mut decision = index.decision;
@@ -186,7 +203,7 @@ impl<'a> IndexBuilder<'a> {
                 required.record(&id, decision.clone());
                 let found = cached.find(&decision.target, |index| index.chunks().is_none());
                 if let Some(found) = found {
-                    prepared.push(PreparedIndex::new(id, found, decision, None));
+                    prepared.push(PreparedIndex::new(id, found, decision, Origin::Cached));
                     continue;
                 }
             }
@@ -225,8 +242,8 @@ impl<'a> IndexBuilder<'a> {
             None => None,
         };
         let read = ColumnsRead { version, load_time };
-        for (missing, answers, files) in loaded.in_files {
-            prepared.push(self.build_of_chunks(missing, answers, &files, &read)?);
+        for loaded in loaded.in_files {
+            prepared.push(self.build_of_chunks(loaded, &read)?);
         }
         for (missing, columns) in loaded.in_memory {
             for missing in missing {
@@ -284,19 +301,9 @@ impl<'a> IndexBuilder<'a> {
                 in_memory.push((indexes, columns?));
             }
         }
-        let in_files = match files {
-            Some(files) if !in_files.is_empty() => {
-                let asked = in_files.iter();
-                let asked = asked.map(|missing| files.asked(&missing.id, &missing.data_type));
-                let (asked, blocks) = (
-                    asked.collect::<Result<_>>()?,
-                    Block::of_column(files.rows()),
-                );
-                let extremes = files.answer(asked, blocks, self.partitions, self.context);
-                let extremes = in_files.into_iter().zip(extremes.await?);
-                extremes
-                    .map(|(missing, extremes)| (missing, extremes, Arc::clone(&files)))
-                    .collect()
+        let in_files = match (files, version) {
+            (Some(files), Some(version)) if !in_files.is_empty() => {
+                self.load_chunks(in_files, &files, scan, version).await?
             }
             _ => vec![],
         };
@@ -304,6 +311,69 @@ impl<'a> IndexBuilder<'a> {
             in_memory,
             in_files,
         })
+    }
+
+    /// Reads the extremes of the chunks of columns: those that another process has written, and of others all rows.
+    async fn load_chunks(
+        &self,
+        missing: Vec<MissingIndex>,
+        rows: &Arc<FileRows>,
+        scan: &RelationScan,
+        version: &ScanVersion,
+    ) -> Result<Vec<LoadedChunks>> {
+        let budget = self.budget().bytes();
+        let (mut loaded, mut unread) = (vec![], vec![]);
+        for missing in missing {
+            let (id, value_type) = (&missing.id, value_type(&missing.data_type));
+            let options = Some(&self.options).filter(|options| options.keep_indexes);
+            let directory = options.map_or("", |options| &options.index_directory);
+            let file = ChunksFile::of(directory, scan, version, id, value_type);
+            let chunks = match &file {
+                Some(file) => file.read(&rows.ends, budget, self.reserve(id)).await?,
+                None => None,
+            };
+            match chunks {
+                Some((chunks, extremes)) => loaded.push(LoadedChunks {
+                    missing,
+                    rows: Arc::clone(rows),
+                    chunks,
+                    extremes,
+                    file,
+                    is_persisted: true,
+                }),
+                None => unread.push((missing, file)),
+            }
+        }
+        if unread.is_empty() {
+            return Ok(loaded);
+        }
+        let asked = unread.iter();
+        let asked = asked.map(|(missing, _)| rows.asked(&missing.id, &missing.data_type));
+        let (asked, blocks) = (asked.collect::<Result<_>>()?, Block::of_column(rows.rows()));
+        let answers = rows.answer(asked, blocks, self.partitions, self.context);
+        for ((missing, file), answers) in unread.into_iter().zip(answers.await?) {
+            let (chunks, extremes) = ChunkExtremes::new(answers, Arc::clone(&rows.ends), budget)?;
+            loaded.push(LoadedChunks {
+                missing,
+                rows: Arc::clone(rows),
+                chunks,
+                extremes,
+                file,
+                is_persisted: false,
+            });
+        }
+        Ok(loaded)
+    }
+
+    /// Reserves bytes for the index of a column. Evicts least recently used indexes for them.
+    fn reserve(&self, id: &IndexId) -> impl Fn(usize) -> Result<IndexMemory> + Send + use<> {
+        let label = self.required.column_label(&id.column);
+        let catalog = Arc::clone(&self.required.catalog);
+        let (pool, limit) = (
+            Arc::clone(self.context.memory_pool()),
+            self.options.index_memory_limit,
+        );
+        move |bytes| catalog.reserve(&label, bytes, limit, &pool)
     }
 
     fn budget(&self) -> MemoryBudget<'_> {
@@ -327,14 +397,15 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// Builds the index of the extremes of a column's chunks.
-    fn build_of_chunks(
-        &self,
-        missing: MissingIndex,
-        answers: Vec<Answer>,
-        files: &Arc<FileRows>,
-        read: &ColumnsRead,
-    ) -> Result<PreparedIndex> {
-        let MissingIndex { id, data_type, .. } = missing;
+    fn build_of_chunks(&self, loaded: LoadedChunks, read: &ColumnsRead) -> Result<PreparedIndex> {
+        let LoadedChunks {
+            missing: MissingIndex { id, data_type, .. },
+            rows,
+            chunks,
+            extremes,
+            file,
+            is_persisted,
+        } = loaded;
         let label = self.required.column_label(&id.column);
         let budget = self.budget().bytes();
         log::info!(
@@ -342,24 +413,30 @@ impl<'a> IndexBuilder<'a> {
              rmq.index_memory_limit and the memory pool allow"
         );
         let value_type = value_type(&data_type);
-        let ends = Arc::clone(&files.ends);
-        let (chunks, extremes) = ChunkExtremes::new(answers, ends, budget)?;
         let extremes = Chunks {
             arrays: extremes,
             owned_elsewhere: false,
         };
         let bytes = chunks.bytes() + ColumnIndex::estimate_on_cpu(&extremes, &value_type);
-        let (catalog, pool) = (&self.required.catalog, self.context.memory_pool());
-        let memory = catalog.reserve(&label, bytes, self.options.index_memory_limit, pool)?;
+        let memory = self.reserve(&id)(bytes)?;
         let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme)?;
         let span = read.span(&id.column, &[]);
         let index = Arc::new(ReservedIndex::new(index, memory, None, span));
         self.cache(&id, &Target::Cpu, &index, read);
-        let built = Built {
-            load_time: read.load_time,
-            rows: files.rows(),
+        let origin = if is_persisted {
+            index.disk.set_loaded();
+            Origin::Loaded(read.load_time)
+        } else {
+            // Of files that have changed since, or may have, nothing is written.
+            if let Some(file) = file.filter(|_| read.version.is_some()) {
+                file.spawn_write(&label, Arc::clone(&index), extremes.arrays);
+            }
+            Origin::Built(Built {
+                load_time: read.load_time,
+                rows: rows.rows(),
+            })
         };
-        self.in_files(id, index, &data_type, Arc::clone(files), Some(built))
+        self.in_files(id, index, &data_type, rows, origin)
     }
 
     /// An index of the chunks of a column whose rows are in these files.
@@ -369,7 +446,7 @@ impl<'a> IndexBuilder<'a> {
         index: Arc<ReservedIndex>,
         data_type: &DataType,
         rows: Arc<FileRows>,
-        built: Option<Built>,
+        origin: Origin,
     ) -> Result<PreparedIndex> {
         let decision = Decision::of_chunks(rows.rows());
         self.required.record(&id, decision.clone());
@@ -380,7 +457,7 @@ impl<'a> IndexBuilder<'a> {
         };
         Ok(PreparedIndex {
             files: Some(Arc::new(column)),
-            ..PreparedIndex::new(id, index, &decision, built)
+            ..PreparedIndex::new(id, index, &decision, origin)
         })
     }
 
@@ -429,19 +506,19 @@ impl<'a> IndexBuilder<'a> {
             chunks,
             threads: self.options.threads(),
         };
-        let mut built = Some(Built {
+        let mut origin = Origin::Built(Built {
             load_time: read.load_time,
             rows: input.chunks.rows(),
         });
         let Target::Devices(engine) = &decision.target else {
             let index = self.build_on_cpu(&input, parts).await?;
             self.cache(&id, &Target::Cpu, &index, read);
-            return Ok(PreparedIndex::new(id, index, &decision, built));
+            return Ok(PreparedIndex::new(id, index, &decision, origin));
         };
         let why = match self.build_on_devices(engine, &input).await {
             Ok(index) => {
                 self.cache(&id, &decision.target, &index, read);
-                return Ok(PreparedIndex::new(id, index, &decision, built));
+                return Ok(PreparedIndex::new(id, index, &decision, origin));
             }
             Err(error) if decision.forced => {
                 let label = input.label;
@@ -454,7 +531,7 @@ impl<'a> IndexBuilder<'a> {
         let cached = self.cached(&id, read.version.as_ref(), &input.data_type);
         let index = match cached.find(&Target::Cpu, |index| index.chunks().is_none()) {
             Some(index) => {
-                built = None;
+                origin = Origin::Cached;
                 index
             }
             None => {
@@ -465,7 +542,7 @@ impl<'a> IndexBuilder<'a> {
         };
         Ok(PreparedIndex {
             fell_back: true,
-            ..PreparedIndex::new(id, index, &decision, built)
+            ..PreparedIndex::new(id, index, &decision, origin)
         })
     }
 
@@ -514,10 +591,7 @@ impl<'a> IndexBuilder<'a> {
         parts: Vec<IndexPart>,
     ) -> Result<Arc<ReservedIndex>> {
         let bytes = ColumnIndex::estimate_on_cpu(&input.chunks, &input.data_type);
-        let limit = self.options.index_memory_limit;
-        let pool = self.context.memory_pool();
-        let catalog = &self.required.catalog;
-        let memory = catalog.reserve(&input.label, bytes, limit, pool)?;
+        let memory = self.reserve(&input.id)(bytes)?;
         // The closure owns the reservation: a build that has begun can't be stopped and uses the memory to its end.
         input
             .spawn(move |b, _| {
@@ -546,9 +620,7 @@ impl<'a> IndexBuilder<'a> {
             let on_device = catalog
                 .reserve_on_devices(&**engine, device_bytes, limit)
                 .map_err(engine_error)?;
-            let limit = options.index_memory_limit;
-            let pool = self.context.memory_pool();
-            let memory = catalog.reserve(&input.label, bytes, limit, pool)?;
+            let memory = self.reserve(&input.id)(bytes)?;
             let engine = Arc::clone(engine);
             let built = input
                 .spawn(move |b, waiting| {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, Gauge, Time};
 
 use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
-use crate::exec::range_lookup::index_builder::PreparedIndex;
+use crate::exec::range_lookup::index_builder::{Origin, PreparedIndex};
 use crate::index::key_index::Answer;
 
 /// Metrics of one partition.
@@ -147,17 +147,27 @@ impl RangeLookupMetrics {
         }
         self.index_bytes.add(index.index_bytes());
         self.index_rows.add(index.rows());
-        if let Some(built) = prepared.built {
-            if built.rows < index.rows() {
+        let load_time = match prepared.origin {
+            Origin::Cached => {
+                self.indexes_reused.add(1);
+                return;
+            }
+            Origin::Loaded(load_time) => {
+                let loaded = summary(&self.set).counter("index_loaded", self.partition);
+                loaded.add(1);
+                load_time
+            }
+            Origin::Built(built) if built.rows < index.rows() => {
                 self.extended().indexes_extended.add(1);
                 self.extended().index_rows_added.add(built.rows);
-            } else {
-                self.indexes_built.add(1);
+                built.load_time
             }
-            self.index_build_time.add_duration(index.build_time());
-            self.index_load_time.add_duration(built.load_time);
-        } else {
-            self.indexes_reused.add(1);
-        }
+            Origin::Built(built) => {
+                self.indexes_built.add(1);
+                built.load_time
+            }
+        };
+        self.index_build_time.add_duration(index.build_time());
+        self.index_load_time.add_duration(load_time);
     }
 }

@@ -18,6 +18,7 @@ use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::devices::Target;
 use crate::index::entries::KeptRows;
+use crate::index::on_disk::OnDisk;
 use crate::index::version::Version;
 use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
@@ -100,50 +101,6 @@ pub(crate) struct Segment {
     sorted: Arc<SortedSide>,
     parts: Mutex<Parts>,
     disk: Arc<OnDisk>,
-}
-
-/// Whether rows are in files of `rmq.index_directory`.
-#[derive(Debug, Default)]
-pub(crate) struct OnDisk(Mutex<DiskState>);
-
-#[derive(Debug, Default)]
-struct DiskState {
-    /// The threads that write.
-    threads: usize,
-    label: Option<&'static str>,
-}
-
-impl OnDisk {
-    fn state(&self) -> MutexGuard<'_, DiskState> {
-        // A poisoned state is complete: no update of it can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A thread is going to write.
-    pub(super) fn begin(&self) {
-        self.state().threads += 1;
-    }
-
-    /// It has ended.
-    pub(super) fn end(&self, is_written: bool) {
-        let mut state = self.state();
-        state.threads -= 1;
-        if !is_written {
-            state.label = Some("failed");
-        } else if state.label.is_none() {
-            state.label = Some("written");
-        }
-    }
-
-    /// The word for it in `rmq_indexes()`.
-    fn label(&self) -> Option<&'static str> {
-        let state = self.state();
-        if state.threads > 0 {
-            Some("writing")
-        } else {
-            state.label
-        }
-    }
 }
 
 #[derive(Debug, Default, Clone)]
@@ -232,12 +189,12 @@ impl Segment {
     /// Sorted rows that were read from files.
     pub(super) fn loaded(sorted: SortedSide) -> Self {
         let loaded = Self::new(sorted);
-        loaded.disk.state().label = Some("loaded");
+        loaded.disk.set_loaded();
         loaded
     }
 
     /// Whether the rows are in files.
-    pub(super) fn disk(&self) -> &OnDisk {
+    pub(super) fn disk(&self) -> &Arc<OnDisk> {
         &self.disk
     }
 

@@ -311,17 +311,9 @@ pub(crate) struct SideWriter {
 impl SideWriter {
     /// Writes on a thread of its own. A failure is logged.
     pub(super) fn spawn(self) {
-        self.segment.disk().begin();
-        tokio::task::spawn_blocking(move || {
-            let written = self.write();
-            if let Err(error) = &written {
-                let directory = self.files.directory.display();
-                log::warn!(
-                    "a build side is not written to rmq.index_directory = '{directory}': {error}"
-                );
-            }
-            self.segment.disk().end(written.is_ok());
-        });
+        let disk = Arc::clone(self.segment.disk());
+        let directory = self.files.directory.display().to_string();
+        disk.spawn("a build side".to_string(), directory, move || self.write());
     }
 
     fn write(&self) -> Result<()> {
