@@ -1,12 +1,14 @@
 //! Reads rows of Parquet files by their positions in the table.
 
+use std::collections::BTreeSet;
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetRowSelection;
 use datafusion::datasource::physical_plan::{
@@ -27,7 +29,7 @@ use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::range_lookup::required::IndexId;
-use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
+use crate::exec::range_lookup::scan::{ColumnMemory, LoadedColumns, RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
 use crate::index::column_index::ColumnIndex;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -65,6 +67,12 @@ pub(crate) struct AskedColumn {
     pub(crate) column: usize,
     pub(crate) data_type: DataType,
     pub(crate) extreme: Extreme,
+}
+
+/// What a task returns.
+async fn ended<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
+    let ended = task.join_unwind().await;
+    ended.map_err(|e| internal_datafusion_err!("a task did not end: {e}"))?
 }
 
 impl ParquetFiles {
@@ -195,6 +203,61 @@ impl FileRows {
             .build())
     }
 
+    /// Reads whole columns on at most `tasks` tasks, each of which reads consecutive rows.
+    ///
+    /// # Errors
+    /// Those of the files, and of `memory`.
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        columns: &BTreeSet<&str>,
+        memory: ColumnMemory,
+        tasks: usize,
+        context: &Arc<TaskContext>,
+    ) -> Result<LoadedColumns> {
+        let schema = &self.files.schema;
+        let numbers = columns.iter().map(|name| Ok(schema.index_of(name)?));
+        let numbers: Arc<[usize]> = numbers.collect::<Result<_>>()?;
+        let share = self
+            .rows()
+            .div_ceil(tasks.max(1))
+            .max(1)
+            .next_multiple_of(BLOCK_ROWS);
+        let starts = (0..self.rows()).step_by(share);
+        let parts = starts.map(|start| start..self.rows().min(start + share));
+        let memory = Arc::new(memory);
+        let mut running = vec![];
+        for part in parts {
+            let files = self.files_of(std::slice::from_ref(&part));
+            self.find_pages(&files).await?;
+            let batches = DataSourceExec::from_data_source(self.scan(&numbers, &files)?);
+            let batches = batches.execute(0, Arc::clone(context))?;
+            let memory = Arc::clone(&memory);
+            running.push(SpawnedTask::spawn(async move {
+                let registered = batches.and_then(|batch| {
+                    let added = batch
+                        .columns()
+                        .iter()
+                        .try_for_each(|array| memory.add(array));
+                    ready(added.map(|()| batch))
+                });
+                registered.try_collect::<Vec<RecordBatch>>().await
+            }));
+        }
+        let mut loaded: Vec<Vec<ArrayRef>> = columns.iter().map(|_| vec![]).collect();
+        for task in running {
+            for batch in ended(task).await? {
+                for (arrays, array) in loaded.iter_mut().zip(batch.columns()) {
+                    arrays.push(Arc::clone(array));
+                }
+            }
+        }
+        let Some(memory) = Arc::into_inner(memory) else {
+            return internal_err!("a task that has ended holds memory");
+        };
+        let names = columns.iter().map(|name| (*name).to_string());
+        Ok(LoadedColumns::new(names.zip(loaded).collect(), memory))
+    }
+
     /// Reads blocks of rows of columns, on at most `tasks` tasks, and answers their ranges: for each column the answers
     /// of the blocks. Holds few blocks at a time.
     ///
@@ -243,10 +306,7 @@ impl FileRows {
             }));
         }
         for task in running {
-            let answered = task.join_unwind().await;
-            let answered =
-                answered.map_err(|e| internal_datafusion_err!("a task did not end: {e}"))??;
-            for (answers, answered) in answers.iter_mut().zip(answered) {
+            for (answers, answered) in answers.iter_mut().zip(ended(task).await?) {
                 answers.extend(answered);
             }
         }
@@ -267,7 +327,7 @@ impl FileRows {
         });
         let files: Vec<_> = files.collect();
         let read = futures::stream::iter(files).buffered(CONCURRENT_FOOTERS);
-        read.try_for_each(|_| std::future::ready(Ok(()))).await
+        read.try_for_each(|_| ready(Ok(()))).await
     }
 
     /// Reads blocks one after another.

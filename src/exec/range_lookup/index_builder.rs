@@ -22,7 +22,8 @@ use crate::exec::range_lookup::memory_budget::MemoryBudget;
 use crate::exec::range_lookup::persisted_chunks::ChunksFile;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::{
-    LoadedColumns, RelationScan, ScanVersion, load_columns, read_version, version_of_files,
+    ColumnMemory, LoadedColumns, RelationScan, ScanVersion, load_columns, read_version,
+    version_of_files,
 };
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::chunk_extremes::{Block, ChunkExtremes};
@@ -33,6 +34,9 @@ use crate::index::ready_index::ReadyIndex;
 use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
 use crate::index::version::Span;
+
+/// Columns of at least this many rows are read by several tasks.
+const ROWS_OF_TASKS: usize = 1 << 18;
 
 /// An index that is ready to be queried.
 #[derive(Debug, Clone)]
@@ -265,8 +269,8 @@ impl<'a> IndexBuilder<'a> {
         let (label, limit) = (&self.required.label, self.options.index_memory_limit);
         let mut all = missing.values().flat_map(|missing| &missing.indexes);
         let any_in_files = all.any(|m| self.may_be_in_files(&m.index_use, &m.data_type));
-        let files = version.filter(|_| any_in_files);
-        let files = match files.and_then(|version| ParquetFiles::of(label, scan, version)) {
+        let files = version.and_then(|version| ParquetFiles::of(label, scan, version));
+        let files = match files {
             // Files whose footers can't be read, such as encrypted ones, are scanned as others are.
             Some(files) => files.count_rows().await.ok().map(Arc::new),
             None => None,
@@ -280,17 +284,27 @@ impl<'a> IndexBuilder<'a> {
                 let rows = rows.saturating_sub(of_parts);
                 (missing.id.column.as_str(), &missing.data_type, rows)
             });
-            if files.is_some() && !self.budget().may_fit(columns) {
+            if any_in_files && files.is_some() && !self.budget().may_fit(columns) {
                 in_files.extend(self.take_in_files(&mut indexes));
             }
             if indexes.is_empty() {
                 continue;
             }
-            let scan = missing.scan.as_ref().unwrap_or(scan);
             let columns = indexes.iter().map(|m| m.id.column.as_str()).collect();
-            let columns = load_columns(label, scan, &columns, self.context, limit).await;
+            let memory = ColumnMemory::new(label, limit, self.context);
+            let whole = files.as_ref().filter(|_| missing.scan.is_none());
+            let columns = match whole {
+                Some(files) if files.rows() >= ROWS_OF_TASKS => {
+                    let tasks = self.partitions;
+                    files.load(&columns, memory, tasks, self.context).await
+                }
+                _ => {
+                    let scan = missing.scan.as_ref().unwrap_or(scan);
+                    load_columns(label, scan, &columns, memory, self.context).await
+                }
+            };
             let does_fit = match &columns {
-                _ if files.is_none() => true,
+                _ if !any_in_files || files.is_none() => true,
                 Ok(columns) => self.budget().fits(index_bytes(&indexes, columns)?),
                 Err(error) => !matches!(error, DataFusionError::ResourcesExhausted(_)),
             };

@@ -353,10 +353,55 @@ pub(crate) async fn version_of_files(
 pub(crate) struct LoadedColumns {
     columns: HashMap<String, Vec<ArrayRef>>,
     /// Reserves the memory of the columns; `None` for a table in memory, which is not copied.
-    memory: Option<MemoryReservation>,
+    memory: Option<ColumnMemory>,
+}
+
+/// The memory of columns that are read, within a limit.
+#[derive(Debug)]
+pub(crate) struct ColumnMemory {
+    relation: String,
+    limit: ByteSize,
+    reservation: MemoryReservation,
+}
+
+impl ColumnMemory {
+    /// Nothing yet, of columns of this relation.
+    pub(crate) fn new(relation: &str, limit: ByteSize, context: &TaskContext) -> Self {
+        let consumer = MemoryConsumer::new(format!("rmq columns of {relation}"));
+        Self {
+            relation: relation.to_string(),
+            limit,
+            reservation: consumer.register(context.memory_pool()),
+        }
+    }
+
+    /// Registers an array that has been read.
+    ///
+    /// # Errors
+    /// "Resources exhausted" if the columns exceed the limit or the session's memory pool.
+    pub(crate) fn add(&self, array: &ArrayRef) -> Result<()> {
+        let (relation, limit) = (&self.relation, self.limit);
+        self.reservation.try_grow(array.get_array_memory_size())?;
+        if self.reservation.size() > limit.0 {
+            return resources_err!(
+                "the columns of {relation} that the query needs take more than rmq.index_memory_limit = '{limit}'; raise it, for \
+                 example SET rmq.index_memory_limit = '{}G'",
+                ((2 * limit.0) >> 30) + 1
+            );
+        }
+        Ok(())
+    }
 }
 
 impl LoadedColumns {
+    /// Columns that have been read, by name.
+    pub(crate) fn new(columns: HashMap<String, Vec<ArrayRef>>, memory: ColumnMemory) -> Self {
+        Self {
+            columns,
+            memory: Some(memory),
+        }
+    }
+
     /// The arrays of a column.
     pub(crate) fn chunks(&self, column: &str) -> Result<Chunks> {
         match self.columns.get(column) {
@@ -378,8 +423,8 @@ pub(crate) async fn load_columns(
     relation: &str,
     scan: &RelationScan,
     columns: &BTreeSet<&str>,
+    memory: ColumnMemory,
     context: &Arc<TaskContext>,
-    limit: ByteSize,
 ) -> Result<LoadedColumns> {
     let (scan, stated) = match scan {
         RelationScan::Memory {
@@ -405,8 +450,6 @@ pub(crate) async fn load_columns(
         .collect::<Result<Vec<_>>>()?;
     let mut loaded: HashMap<String, Vec<ArrayRef>> =
         columns.iter().map(|c| ((*c).to_string(), vec![])).collect();
-    let reservation =
-        MemoryConsumer::new(format!("rmq columns of {relation}")).register(context.memory_pool());
     for partition in 0..scan.properties().output_partitioning().partition_count() {
         let mut batches = scan.execute(partition, Arc::clone(context))?;
         while let Some(batch) = batches.next().await.transpose()? {
@@ -419,14 +462,7 @@ pub(crate) async fn load_columns(
             };
             for (column, i) in &indices {
                 let array = batch.column(*i);
-                reservation.try_grow(array.get_array_memory_size())?;
-                if reservation.size() > limit.0 {
-                    return resources_err!(
-                        "the columns of {relation} that the query needs take more than rmq.index_memory_limit = '{limit}'; raise it, for \
-                         example SET rmq.index_memory_limit = '{}G'",
-                        ((2 * limit.0) >> 30) + 1
-                    );
-                }
+                memory.add(array)?;
                 if let Some(chunks) = loaded.get_mut(*column) {
                     chunks.push(Arc::clone(array));
                 }
@@ -441,10 +477,7 @@ pub(crate) async fn load_columns(
             version.rows()
         );
     }
-    Ok(LoadedColumns {
-        columns: loaded,
-        memory: Some(reservation),
-    })
+    Ok(LoadedColumns::new(loaded, memory))
 }
 
 #[cfg(test)]
