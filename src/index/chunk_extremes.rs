@@ -446,7 +446,7 @@ mod tests {
             file_ends: ends.into(),
             budget: 0,
         };
-        let extremes = (0..chunks.len()).map(|i| Arc::new(Int32Array::from(vec![i as i32])) as _);
+        let extremes = (0..chunks.len()).map(|_| Arc::new(Int32Array::from(vec![7])) as _);
         let extremes: Vec<ArrayRef> = extremes.collect();
         chunks.to_arrays(&extremes, &DataType::Int32).unwrap()
     }

@@ -1,6 +1,6 @@
-//! The extremes of chunks of columns larger than memory in the files of `rmq.index_directory`: found by the next process
-//! while the table stays as it is, and never trusted otherwise. A process is a session with a catalog of its own.
-//! Answers are those of a session without a limit and without a directory.
+//! The extremes of chunks of columns larger than memory in the files of `rmq.index_directory`: found by the next
+//! process while the table stays as it is, and never trusted otherwise. A process is a session with a catalog of its
+//! own. Answers are those of a session without a limit and without a directory.
 
 use std::collections::HashMap;
 use std::fs;
