@@ -12,8 +12,8 @@ const ROWS: usize = 10_000;
 /// The times that operators report for reading, sorting and indexing.
 const INDEX_TIMES: [&str; 3] = ["build_time", "index_load_time", "index_build_time"];
 
-/// Runs a query, and again after each of `inserts` INSERTs into the table that it searches. The last answer is that of a
-/// session that keeps nothing.
+/// Runs a query, and again after each of `inserts` INSERTs into the table that it searches. The last answer is that of
+/// a session that keeps nothing.
 pub fn measure(runner: &Runner, query: &Query, inserts: usize) -> Result<()> {
     let (table, columns) = match query.dataset {
         Dataset::Trades => ("quotes", "sym, ts, price"),

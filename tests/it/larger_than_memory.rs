@@ -11,7 +11,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     Array, ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
 };
-use datafusion::arrow::compute::{cast, concat_batches};
+use datafusion::arrow::compute::{cast, concat, concat_batches};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
@@ -25,6 +25,52 @@ use rmq_testing::{Random, cases};
 
 use crate::staleness::{external, settle};
 use crate::support::{context_of_pool, cpu_session, error, register, run, set};
+
+/// Columns that fit, of enough rows to be read by several tasks, whose rows begin and end within row groups and pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_fit_are_read_by_several_tasks() {
+    let mut random = Random::new("columns read by several tasks");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut parts = vec![];
+    for (number, rows) in [150_000, 1, 0, 130_011, 20_000].into_iter().enumerate() {
+        let column = values(&mut random, &DataType::Float64, rows);
+        let sizes = (1 + random.below(50_000), 1 + random.below(5_000));
+        write(
+            &folder.path().join(format!("{number}.parquet")),
+            &column,
+            sizes,
+        );
+        parts.push(column);
+    }
+    settle();
+    let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+    let whole = concat(&parts).expect("one column");
+    let bounds = random_ranges(&mut random, whole.len(), 2000);
+    let plain = cpu_session();
+    register(&plain, "t", &[("v", whole)], &[]);
+    ranges(&plain, &bounds, &[]);
+    let expected = run(&plain, ALL).await.expect("answers");
+    for partitions in [1, 2, 7, 16] {
+        let config = SessionConfig::new().with_target_partitions(partitions);
+        let ctx = SessionContext::new_with_config(config);
+        datafusion_rmq::register(&ctx);
+        external(&ctx, folder.path()).await;
+        ranges(&ctx, &bounds, &[]);
+        let plan = ctx.sql(ALL).await.expect("a query");
+        let plan = plan.create_physical_plan().await.expect("a plan");
+        let answers = collect(Arc::clone(&plan), ctx.task_ctx()).await;
+        let answers = concat_batches(&expected.schema(), &answers.expect("answers"));
+        assert_eq!(answers.expect("one batch"), expected, "{partitions}");
+    }
+    // Memory that is too small is an error, or leaves the rows in files, also half way.
+    let ctx = SessionContext::new();
+    datafusion_rmq::register(&ctx);
+    external(&ctx, folder.path()).await;
+    ranges(&ctx, &bounds, &[]);
+    set(&ctx, "rmq.index_memory_limit", "1M");
+    let answers = run(&ctx, ALL).await.expect("answers");
+    assert_eq!(answers, expected);
+}
 
 /// The rows of a chunk, at whose ends ranges begin and end more often than elsewhere.
 const CHUNK: i64 = 4096;
