@@ -4,7 +4,7 @@ use datafusion::error::Result;
 use rmq_bench::clock::median;
 
 use crate::queries::{Dataset, Query};
-use crate::{Options, Runner, seconds_of};
+use crate::{Runner, seconds_of};
 
 /// The rows of an INSERT.
 const ROWS: usize = 10_000;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err, resources_datafusion_err, resources_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::prelude::SessionConfig;
+use tokio::sync::RwLock;
 
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::index::column_index::ColumnIndex;
@@ -31,6 +32,8 @@ pub struct IndexCatalog {
     device_total: Arc<AtomicUsize>,
     devices: Devices,
     versioned: VersionedTypes,
+    /// Held, shared, while memory for rows that stay in files is in use. What gets none waits for all to be free.
+    pub(crate) reading: RwLock<()>,
 }
 
 impl Default for IndexCatalog {
@@ -77,6 +80,7 @@ impl IndexCatalog {
             device_total: Arc::default(),
             devices: Devices::new(devices),
             versioned: VersionedTypes::default(),
+            reading: RwLock::default(),
         }
     }
 
@@ -433,23 +437,29 @@ impl IndexCatalog {
                 );
             }
         }
-        loop {
-            match reservation.try_grow(bytes) {
-                Ok(()) => break,
-                Err(error) => {
-                    if !self.evict(|item| item.bytes() > 0) {
-                        return Err(resources_datafusion_err!(
-                            "the index of {column} needs {bytes} bytes, which the session's memory pool does not have: {error}"
-                        ));
-                    }
-                }
-            }
-        }
+        self.grow(&reservation, bytes).map_err(|error| {
+            resources_datafusion_err!(
+                "the index of {column} needs {bytes} bytes, which the session's memory pool does not have: {error}"
+            )
+        })?;
         self.total.fetch_add(bytes, Ordering::Relaxed);
         Ok(IndexMemory {
             reservation,
             total: Arc::clone(&self.total),
         })
+    }
+
+    /// Reserves `bytes` more in the memory pool of `reservation`. Evicts least recently used indexes until they fit.
+    ///
+    /// # Errors
+    /// The pool's, if they don't fit without cached indexes either.
+    pub(crate) fn grow(&self, reservation: &MemoryReservation, bytes: usize) -> Result<()> {
+        loop {
+            match reservation.try_grow(bytes) {
+                Err(_) if self.evict(|item| item.bytes() > 0) => {}
+                grown => return grown,
+            }
+        }
     }
 
     /// The index of this name: what is kept for it, or one line if nothing is for the present version of its table.

@@ -23,8 +23,9 @@ use datafusion_rmq::physical_plan::RangeLookupExec;
 use futures::StreamExt;
 use rmq_testing::{Random, cases};
 
+use crate::range_join::lines;
 use crate::staleness::{external, settle};
-use crate::support::{context_of_pool, cpu_session, error, register, run, set};
+use crate::support::{bigint, context_of_pool, cpu_session, error, register, run, set};
 
 /// Columns that fit, of enough rows to be read by several tasks, whose rows begin and end within row groups and pages.
 #[tokio::test(flavor = "multi_thread")]
@@ -485,4 +486,87 @@ async fn a_file_that_changes_between_batches_is_an_error() {
         message.contains("0.parquet") || message.contains("of table 't' changed"),
         "{message}"
     );
+}
+
+/// Writes the rows of a query as a file of the folder.
+async fn copy(folder: &Path, file: &str, rows: &str) {
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    let path = folder.join(file);
+    let sql = format!("COPY ({rows}) TO '{}' STORED AS PARQUET", path.display());
+    run(&ctx, &sql).await.expect("a file");
+}
+
+/// A session whose memory pool has this many bytes, over the files of a folder.
+async fn of_pool(folder: &Path, partitions: usize, bytes: usize) -> SessionContext {
+    let config = SessionConfig::new()
+        .with_target_partitions(partitions)
+        .with_batch_size(512);
+    let ctx = context_of_pool(config, Arc::new(GreedyMemoryPool::new(bytes)));
+    datafusion_rmq::register(&ctx);
+    set(&ctx, "rmq.engine", "cpu");
+    external(&ctx, folder).await;
+    ctx
+}
+
+/// Memory that suffices for one partition of a query suffices for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn partitions_read_in_turns_where_memory_is_short() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = "SELECT value * 7919 % 100003 AS v FROM range(0, 900000)";
+    copy(folder.path(), "0.parquet", rows).await;
+    settle();
+    let ctx = of_pool(folder.path(), 8, 3_000_000).await;
+    let sql = "SELECT range_min('t.v', value, value + 100), range_argmax('t.v', value, value + 200) \
+               FROM range(0, 800000, 17)";
+    for _ in 0..3 {
+        run(&ctx, sql).await.expect("enough memory");
+    }
+    assert!(ctx.runtime_env().memory_pool.reserved() < 100_000);
+}
+
+/// Rows are read in the memory of cached indexes, whose next query builds them again.
+#[tokio::test]
+async fn cached_indexes_give_way_to_rows_that_are_read() {
+    let (small, large) = (tempfile::tempdir(), tempfile::tempdir());
+    let (small, large) = (small.expect("a folder"), large.expect("a folder"));
+    let three = "SELECT value AS v, -value AS w, value + 1 AS x FROM range(0, 100000)";
+    copy(small.path(), "0.parquet", three).await;
+    copy(
+        large.path(),
+        "0.parquet",
+        "SELECT value AS v FROM range(0, 700000)",
+    )
+    .await;
+    settle();
+    let ctx = of_pool(large.path(), 2, 2_600_000).await;
+    let sql = format!(
+        "CREATE EXTERNAL TABLE s STORED AS PARQUET LOCATION '{}'",
+        small.path().display()
+    );
+    run(&ctx, &sql).await.expect("a table");
+    for column in ["v", "w", "x"] {
+        run(&ctx, &format!("SELECT range_min('s.{column}', 3, 9)"))
+            .await
+            .expect("enough memory");
+    }
+    assert!(ctx.runtime_env().memory_pool.reserved() > 1_650_000);
+    let sql = "SELECT range_min('t.v', 5, 9)";
+    assert_eq!(bigint(&ctx, sql).await, Some(5));
+}
+
+/// Texts, which have to be in memory, are read again without the numbers beside which they do not fit.
+#[tokio::test]
+async fn numbers_stay_in_files_where_texts_need_the_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows =
+        "SELECT value AS v, concat('text of some length ', value % 100) AS s FROM range(0, 200000)";
+    copy(folder.path(), "0.parquet", rows).await;
+    settle();
+    let ctx = of_pool(folder.path(), 1, 1 << 30).await;
+    set(&ctx, "rmq.index_memory_limit", "17000000");
+    let sql = "SELECT range_min('t.v', l, r), range_min('t.s', l, r) FROM q";
+    ranges(&ctx, &[(Some(2), Some(9))], &[]);
+    let (rows, metrics) = measured(&ctx, sql).await;
+    assert_eq!(lines(&[rows]), ["2 | text of some length 2"], "{metrics:?}");
+    assert!(metrics.contains_key("index_chunks"), "{metrics:?}");
 }

@@ -28,8 +28,9 @@ use futures::{StreamExt, TryStreamExt};
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::common::file_versions::file_versions;
-use crate::exec::range_lookup::required::IndexId;
+use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{ColumnMemory, LoadedColumns, RelationScan, ScanVersion};
+use crate::index::catalog::IndexCatalog;
 use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
 use crate::index::column_index::ColumnIndex;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -50,6 +51,7 @@ pub(crate) struct ParquetFiles {
     schema: SchemaRef,
     /// The table, in errors.
     table: String,
+    catalog: Arc<IndexCatalog>,
 }
 
 /// Parquet files whose numbers of rows are known, so that rows are read by their positions.
@@ -69,15 +71,13 @@ pub(crate) struct AskedColumn {
     pub(crate) extreme: Extreme,
 }
 
-/// What a task returns.
-async fn ended<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
-    let ended = task.join_unwind().await;
-    ended.map_err(|e| internal_datafusion_err!("a task did not end: {e}"))?
-}
-
 impl ParquetFiles {
-    /// The files of this scan, in this version. `None` for a scan of anything else, or of parts of files.
-    pub(crate) fn of(table: &str, scan: &RelationScan, version: &ScanVersion) -> Option<Self> {
+    /// The files of this scan of a relation, in this version. `None` for a scan of anything else, or of parts of files.
+    pub(crate) fn of(
+        required: &RequiredIndexes,
+        scan: &RelationScan,
+        version: &ScanVersion,
+    ) -> Option<Self> {
         let (RelationScan::Plan(plan), Some(versions)) = (scan, version.files()) else {
             return None;
         };
@@ -99,7 +99,8 @@ impl ParquetFiles {
             files,
             versions: versions.to_vec(),
             schema: plan.schema(),
-            table: table.to_string(),
+            table: required.label.clone(),
+            catalog: Arc::clone(&required.catalog),
         })
     }
 
@@ -245,7 +246,7 @@ impl FileRows {
         }
         let mut loaded: Vec<Vec<ArrayRef>> = columns.iter().map(|_| vec![]).collect();
         for task in running {
-            for batch in ended(task).await? {
+            for batch in joined(task).await? {
                 for (arrays, array) in loaded.iter_mut().zip(batch.columns()) {
                     arrays.push(Arc::clone(array));
                 }
@@ -271,13 +272,32 @@ impl FileRows {
         tasks: usize,
         context: &Arc<TaskContext>,
     ) -> Result<Vec<Vec<Answer>>> {
-        let mut answers: Vec<Vec<Answer>> = columns.iter().map(|_| vec![]).collect();
         if blocks.is_empty() {
-            return Ok(answers);
+            return Ok(columns.iter().map(|_| vec![]).collect());
         }
+        let (this, context) = (Arc::clone(self), Arc::clone(context));
+        // A task of its own, which ends and frees its memory even if nothing polls this future for a while: others may
+        // wait for that.
+        let answers = SpawnedTask::spawn(async move {
+            this.answer_blocks(columns, blocks, tasks, &context).await
+        });
+        joined(answers).await
+    }
+
+    async fn answer_blocks(
+        self: Arc<Self>,
+        columns: Vec<AskedColumn>,
+        blocks: Vec<Block>,
+        tasks: usize,
+        context: &Arc<TaskContext>,
+    ) -> Result<Vec<Vec<Answer>>> {
+        let mut answers: Vec<Vec<Answer>> = columns.iter().map(|_| vec![]).collect();
         let read = merged(blocks.iter().flat_map(|block| &block.rows));
         let files = self.files_of(&read);
         self.find_pages(&files).await?;
+        let catalog = &self.files.catalog;
+        // Freed after the memory, also where this ends in an error.
+        let mut reading = catalog.reading.read().await;
         let memory = MemoryConsumer::new(format!("rmq rows of {}", self.files.table))
             .register(context.memory_pool());
         let bytes = columns.iter().map(|column| block_bytes(&column.data_type));
@@ -286,8 +306,12 @@ impl FileRows {
         while tasks > 1 && memory.try_grow(tasks * bytes).is_err() {
             tasks -= 1;
         }
-        if memory.size() == 0 {
-            memory.try_grow(bytes)?;
+        if memory.size() == 0 && catalog.grow(&memory, bytes).is_err() {
+            // The other partitions of the query, and other queries, read as well.
+            drop(reading);
+            let alone = catalog.reading.write().await;
+            catalog.grow(&memory, bytes)?;
+            reading = alone.downgrade();
         }
 
         let columns: Arc<[AskedColumn]> = columns.into();
@@ -299,17 +323,19 @@ impl FileRows {
             if blocks.is_empty() {
                 break;
             }
-            let (this, columns) = (Arc::clone(self), Arc::clone(&columns));
+            let (this, columns) = (Arc::clone(&self), Arc::clone(&columns));
             let context = Arc::clone(context);
             running.push(SpawnedTask::spawn(async move {
                 this.answer_in_order(&columns, blocks, context).await
             }));
         }
         for task in running {
-            for (answers, answered) in answers.iter_mut().zip(ended(task).await?) {
+            for (answers, answered) in answers.iter_mut().zip(joined(task).await?) {
                 answers.extend(answered);
             }
         }
+        drop(memory);
+        drop(reading);
         self.check_unchanged(&files, context).await?;
         Ok(answers)
     }
@@ -410,6 +436,15 @@ impl FileRows {
         }
         Ok(())
     }
+}
+
+/// The result of a task.
+///
+/// # Errors
+/// The task's; an internal error if it does not end.
+async fn joined<T: Send + 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
+    let result = task.join_unwind().await;
+    result.map_err(|e| internal_datafusion_err!("a task did not end: {e}"))?
 }
 
 /// Estimates the bytes of a block of a column: as it is read, put together, and indexed.

@@ -9,7 +9,6 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::common::errors::engine_error;
 use crate::common::options::{EngineChoice, RmqOptions};
@@ -159,16 +158,6 @@ impl<'a> IndexBuilder<'a> {
     /// indexes that do not fit in memory.
     pub(crate) async fn prepare(&self, scan: &RelationScan) -> Result<Vec<PreparedIndex>> {
         let (required, options) = (self.required, &self.options);
-        let (label, source) = (&required.label, &required.source);
-        // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
-        let reset;
-        let scan = match (source, scan) {
-            (RelationSource::Query(_) | RelationSource::Sent { .. }, RelationScan::Plan(plan)) => {
-                reset = RelationScan::Plan(reset_plan_states(Arc::clone(plan))?);
-                &reset
-            }
-            _ => scan,
-        };
         let version = self.version(scan).await?;
 
         let mut prepared = vec![];
@@ -186,7 +175,7 @@ impl<'a> IndexBuilder<'a> {
                 && let Some(found) = cached.find(&Target::Cpu, in_files)
                 && let Some(chunks) = found.index.chunks()
                 && let Some(version) = &version
-                && let Some(files) = ParquetFiles::of(label, scan, version)
+                && let Some(files) = ParquetFiles::of(self.required, scan, version)
             {
                 let rows = Arc::new(files.with_ends(Arc::clone(&chunks.file_ends)));
                 prepared.push(self.in_files(id, found, &data_type, rows, Origin::Cached)?);
@@ -269,7 +258,7 @@ impl<'a> IndexBuilder<'a> {
         let (label, limit) = (&self.required.label, self.options.index_memory_limit);
         let mut all = missing.values().flat_map(|missing| &missing.indexes);
         let any_in_files = all.any(|m| self.may_be_in_files(&m.index_use, &m.data_type));
-        let files = version.and_then(|version| ParquetFiles::of(label, scan, version));
+        let files = version.and_then(|version| ParquetFiles::of(self.required, scan, version));
         let files = match files {
             // Files whose footers can't be read, such as encrypted ones, are scanned as others are.
             Some(files) => files.count_rows().await.ok().map(Arc::new),
@@ -287,32 +276,35 @@ impl<'a> IndexBuilder<'a> {
             if any_in_files && files.is_some() && !self.budget().may_fit(columns) {
                 in_files.extend(self.take_in_files(&mut indexes));
             }
-            if indexes.is_empty() {
-                continue;
-            }
-            let columns = indexes.iter().map(|m| m.id.column.as_str()).collect();
-            let memory = ColumnMemory::new(label, limit, self.context);
-            let whole = files.as_ref().filter(|_| missing.scan.is_none());
-            let columns = match whole {
-                Some(files) if files.rows() >= ROWS_OF_TASKS => {
-                    let tasks = self.partitions;
-                    files.load(&columns, memory, tasks, self.context).await
+            while !indexes.is_empty() {
+                let columns = indexes.iter().map(|m| m.id.column.as_str()).collect();
+                let memory = ColumnMemory::new(label, limit, self.context);
+                let whole = files.as_ref().filter(|_| missing.scan.is_none());
+                let columns = match whole {
+                    Some(files) if files.rows() >= ROWS_OF_TASKS => {
+                        let tasks = self.partitions;
+                        files.load(&columns, memory, tasks, self.context).await
+                    }
+                    _ => {
+                        let scan = missing.scan.as_ref().unwrap_or(scan);
+                        load_columns(label, scan, &columns, memory, self.context).await
+                    }
+                };
+                let does_fit = match &columns {
+                    _ if !any_in_files || files.is_none() => true,
+                    Ok(columns) => self.budget().fits(index_bytes(&indexes, columns)?),
+                    Err(error) => !matches!(error, DataFusionError::ResourcesExhausted(_)),
+                };
+                let taken = if does_fit {
+                    vec![]
+                } else {
+                    self.take_in_files(&mut indexes)
+                };
+                if taken.is_empty() {
+                    in_memory.push((std::mem::take(&mut indexes), columns?));
                 }
-                _ => {
-                    let scan = missing.scan.as_ref().unwrap_or(scan);
-                    load_columns(label, scan, &columns, memory, self.context).await
-                }
-            };
-            let does_fit = match &columns {
-                _ if !any_in_files || files.is_none() => true,
-                Ok(columns) => self.budget().fits(index_bytes(&indexes, columns)?),
-                Err(error) => !matches!(error, DataFusionError::ResourcesExhausted(_)),
-            };
-            if !does_fit {
-                in_files.extend(self.take_in_files(&mut indexes));
-            }
-            if !indexes.is_empty() {
-                in_memory.push((indexes, columns?));
+                // The others may fit without these.
+                in_files.extend(taken);
             }
         }
         let in_files = match (files, version) {
@@ -407,7 +399,13 @@ impl<'a> IndexBuilder<'a> {
     /// Takes out the indexes of columns whose rows may stay in files.
     fn take_in_files(&self, missing: &mut Vec<MissingIndex>) -> Vec<MissingIndex> {
         let may = |m: &mut MissingIndex| self.may_be_in_files(&m.index_use, &m.data_type);
-        missing.extract_if(.., may).collect()
+        let taken = missing.extract_if(.., may);
+        // All rows are read. The parts of an older index would keep their memory meanwhile.
+        let taken = taken.map(|missing| MissingIndex {
+            parts: vec![],
+            ..missing
+        });
+        taken.collect()
     }
 
     /// Builds the index of the extremes of a column's chunks.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool};
 
 use crate::common::options::ByteSize;
 use crate::common::ordered_type::is_ranked;
@@ -57,10 +57,8 @@ impl MemoryBudget<'_> {
     /// Whether the pool has so many bytes for queries that run now. Evicts least recently used indexes for it, unless
     /// the whole pool is smaller.
     fn is_free(&self, bytes: usize) -> bool {
-        let reserve = || {
-            let any = ByteSize(usize::MAX);
-            self.catalog.reserve("a column", bytes, any, self.pool)
-        };
-        bytes <= self.pool_bytes() && reserve().is_ok()
+        // Not counted as that of an index, which would make others fail meanwhile.
+        let memory = MemoryConsumer::new("rmq column").register(self.pool);
+        bytes <= self.pool_bytes() && self.catalog.grow(&memory, bytes).is_ok()
     }
 }

@@ -20,6 +20,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::StreamExt;
 
 use crate::common::column_ref::ColumnRef;
@@ -439,8 +440,9 @@ pub(crate) async fn load_columns(
                 memory: None,
             });
         }
-        RelationScan::Plan(scan) => (scan, None),
-        RelationScan::Stated(stated) => (&stated.plan, Some(stated)),
+        // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
+        RelationScan::Plan(scan) => (reset_plan_states(Arc::clone(scan))?, None),
+        RelationScan::Stated(stated) => (Arc::clone(&stated.plan), Some(stated)),
     };
     let (mut rows, skipped) = (0, stated.map_or(0, |stated| stated.skipped));
     let schema = scan.schema();
