@@ -48,7 +48,7 @@
 //!   each (`build_side::device_join`, `probe::device_join`). The CPU runs joins that devices lack
 //!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
-//!   2 to 5 (`probe::deferred_build`).
+//!   2 to 5 (`probe::compare_or_build`).
 //!
 //! - Where `mode=Collected`, the build side arrives in one partition, so that a plan can be divided into tasks; where
 //!   `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for

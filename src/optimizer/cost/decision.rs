@@ -8,7 +8,7 @@
 //! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
 //! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::joins_to_range_joins` |
 //! | a join with GROUP BY: few pairs, and memory for a hash table? | the same | `planner::join_choices` |
-//! | is the probe side tiny, after all? | its rows, as they come | `exec::range_join::probe::deferred_build` |
+//! | is the probe side tiny, after all? | its rows, as they come | `exec::range_join::probe::compare_or_build` |
 //!
 //! The last one is the operator's own, so the numbers of rows that it shares with the others are there.
 
@@ -17,7 +17,7 @@ use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::LogicalPlan;
 
 use crate::exec::common::statistics::{exact_rows, expected_rows, statistics};
-use crate::exec::range_join::probe::deferred_build::{
+use crate::exec::range_join::probe::compare_or_build::{
     MAX_EAGERLY_SORTED_ROWS, MAX_NESTED_LOOP_ROWS,
 };
 use crate::optimizer::cost::equal_rows::{Sides, equal_rows};

@@ -20,7 +20,7 @@ use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
+use crate::exec::range_join::probe::compare_or_build::MAX_NESTED_LOOP_ROWS;
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::joins_to_range_joins::{compared_pairs, why_stays};

@@ -19,7 +19,7 @@ use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::probe::deferred_build::DeferredBuild;
+use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;

@@ -7,7 +7,7 @@ pub(crate) mod build_state;
 pub(crate) mod candidate_pairs;
 pub(crate) mod candidates;
 pub(crate) mod closest;
-pub(crate) mod deferred_build;
+pub(crate) mod compare_or_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;

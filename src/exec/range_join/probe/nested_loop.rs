@@ -1,5 +1,5 @@
 //! Joins a small probe side with an unsorted build side by comparing each probe row with all build rows.
-//! `deferred_build` decides when.
+//! `compare_or_build` decides when.
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.

@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::BuildState;
-use crate::exec::range_join::probe::deferred_build::DeferredBuild;
+use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
