@@ -1,4 +1,4 @@
-//! Work on threads that may block, which ends when its query is cancelled.
+//! Work on threads that may block, which ends when its query is cancelled, and the results of tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,9 +52,20 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T> {
     let awaiting = SetOnDrop(Arc::default());
     let waiting = Waiting(Arc::clone(&awaiting.0));
-    let done = SpawnedTask::spawn_blocking(move || work(waiting))
-        .join_unwind()
-        .await;
+    let task = SpawnedTask::spawn_blocking(move || work(waiting));
+    let done = joined(task, "work on a thread of its own").await;
     drop(awaiting);
-    done.map_err(|e| internal_datafusion_err!("work on a thread of its own did not end: {e}"))?
+    done
+}
+
+/// The result of a task. A panic of the task goes on here. `what` says in an error what the task does.
+///
+/// # Errors
+/// The task's; an internal error if it does not end.
+pub(crate) async fn joined<T: Send + 'static>(
+    task: SpawnedTask<Result<T>>,
+    what: &str,
+) -> Result<T> {
+    let result = task.join_unwind().await;
+    result.map_err(|e| internal_datafusion_err!("{what} did not end: {e}"))?
 }

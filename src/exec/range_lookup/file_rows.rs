@@ -27,6 +27,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
+use crate::exec::common::blocking::joined;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{ColumnMemory, LoadedColumns, RelationScan, ScanVersion};
@@ -62,7 +63,7 @@ pub(crate) struct FileRows {
     pub(crate) ends: Arc<[usize]>,
 }
 
-/// A column of which extremes are asked.
+/// A column whose extremes are asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct AskedColumn {
     /// Its number in the scan.
@@ -246,7 +247,7 @@ impl FileRows {
         }
         let mut loaded: Vec<Vec<ArrayRef>> = columns.iter().map(|_| vec![]).collect();
         for task in running {
-            for batch in joined(task).await? {
+            for batch in joined(task, "reading").await? {
                 for (arrays, array) in loaded.iter_mut().zip(batch.columns()) {
                     arrays.push(Arc::clone(array));
                 }
@@ -281,7 +282,7 @@ impl FileRows {
         let answers = SpawnedTask::spawn(async move {
             this.answer_blocks(columns, blocks, tasks, &context).await
         });
-        joined(answers).await
+        joined(answers, "reading").await
     }
 
     async fn answer_blocks(
@@ -330,7 +331,7 @@ impl FileRows {
             }));
         }
         for task in running {
-            for (answers, answered) in answers.iter_mut().zip(joined(task).await?) {
+            for (answers, answered) in answers.iter_mut().zip(joined(task, "reading").await?) {
                 answers.extend(answered);
             }
         }
@@ -436,15 +437,6 @@ impl FileRows {
         }
         Ok(())
     }
-}
-
-/// The result of a task.
-///
-/// # Errors
-/// The task's; an internal error if it does not end.
-async fn joined<T: Send + 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
-    let result = task.join_unwind().await;
-    result.map_err(|e| internal_datafusion_err!("a task did not end: {e}"))?
 }
 
 /// Estimates the bytes of a block of a column: as it is read, put together, and indexed.

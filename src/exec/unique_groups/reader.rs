@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{
-    DataFusionError, Result, SharedResult, exec_err, internal_datafusion_err, internal_err,
-};
+use datafusion::common::{DataFusionError, Result, SharedResult, exec_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
@@ -16,6 +14,7 @@ use futures::channel::oneshot;
 use futures::future::{BoxFuture, Either, Shared, select, try_join_all};
 use futures::{FutureExt, StreamExt};
 
+use crate::exec::common::blocking::joined;
 use crate::exec::common::metrics::summary;
 use crate::exec::unique_groups::ascending::{AscendingColumns, first_and_last};
 use crate::exec::unique_groups::pattern::SingletonGroups;
@@ -116,9 +115,8 @@ impl ReadTask {
             .await
         });
         let found = async move {
-            let found = reading.join_unwind().await;
-            let found = found.map_err(|e| internal_datafusion_err!("reading did not end: {e}"));
-            found.flatten().map(Arc::new).map_err(Arc::new)
+            let found = joined(reading, "reading").await;
+            found.map(Arc::new).map_err(Arc::new)
         };
         Self(found.boxed().shared())
     }
@@ -168,10 +166,7 @@ async fn read(
         .into_iter()
         .map(|input| SpawnedTask::spawn(Arc::clone(&shared).read(input)))
         .collect();
-    let read = try_join_all(tasks.into_iter().map(|task| async move {
-        let read = task.join_unwind().await;
-        read.map_err(|e| internal_datafusion_err!("reading did not end: {e}"))?
-    }));
+    let read = try_join_all(tasks.into_iter().map(|task| joined(task, "reading")));
     let read = read.await?;
     let mut key = shared.ascending.column().filter(|_| !shared.is_stopped());
     // A single partition has all groups in either case.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
+use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::expressions::Column;
@@ -20,6 +20,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use futures::future::try_join_all;
 
+use crate::exec::common::blocking::joined;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_lookup::exec::RangeLookupExec;
@@ -79,11 +80,8 @@ impl SourceKeys {
         let tasks = (0..tasks).map(|task| SpawnedTask::spawn(Arc::clone(&check).run(task, tasks)));
         // All tasks start before the first is awaited.
         let tasks: Vec<_> = tasks.collect();
-        try_join_all(tasks.into_iter().map(|task| async move {
-            let checked = task.join_unwind().await;
-            checked.map_err(|e| internal_datafusion_err!("looking for duplicates: {e}"))?
-        }))
-        .await?;
+        let checked = tasks.into_iter();
+        try_join_all(checked.map(|task| joined(task, "looking for duplicates"))).await?;
         Ok(!check.is_contradicted.load(Ordering::Relaxed))
     }
 

@@ -387,6 +387,11 @@ impl BuildSideKeeper {
         Ok(fields.map(|field| field.data_type().clone()).collect())
     }
 
+    /// Whether rows that have been read may be kept: not if a file has changed meanwhile, or may have.
+    pub(super) async fn may_keep(&self) -> bool {
+        self.keeps && self.is_settled() && self.is_unchanged().await
+    }
+
     /// The type of the range key.
     pub(super) fn key_type(&self) -> Result<DataType> {
         let range_key = self.columns.range_key(self.columns.expressions());
@@ -404,7 +409,7 @@ impl BuildSideKeeper {
         segment_of: Vec<usize>,
         searches: Searches,
     ) -> Result<bool> {
-        let keeps = self.keeps && self.is_settled() && self.is_unchanged().await;
+        let keeps = self.may_keep().await;
         if keeps {
             self.keep_segments(segments, segment_of, searches)?;
         }

@@ -86,7 +86,7 @@ impl BuildSideKeeper {
         side: &Arc<DeviceSide>,
         target: Target,
     ) -> Result<()> {
-        if !self.keeps || !self.is_settled() || !self.is_unchanged().await {
+        if !self.may_keep().await {
             return Ok(());
         }
         let kept = KeptDeviceSide {

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::exec::common::blocking::joined;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
@@ -134,8 +135,7 @@ impl SpilledSide {
         let runs = self.divided.get_or_restart(|| async move {
             // A task goes on while no partition is read, so others don't wait for the memory that it has.
             let task = SpawnedTask::spawn(this.divide());
-            let ended = |e| internal_datafusion_err!("dividing spill runs did not end: {e}");
-            task.join_unwind().await.map_err(ended)?
+            joined(task, "dividing spill runs").await
         });
         Ok(Arc::clone(&*runs.await?))
     }

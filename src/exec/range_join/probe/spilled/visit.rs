@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, UInt32Array, new_null_array};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
+use datafusion::common::{Result, internal_err, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::row_number::row_number;
-use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::common::blocking::{Waiting, blocking, joined};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::pairs::{Pairs, Ready, mark_in_run};
@@ -223,8 +223,7 @@ impl RunVisit {
             })
             .await
         });
-        let ended = |e| internal_datafusion_err!("probing a spill run did not end: {e}");
-        task.join_unwind().await.map_err(ended)?
+        joined(task, "probing a spill run").await
     }
 
     /// What to do next: with the part in memory or the rows after it if anything is left to do with these, else with
