@@ -113,7 +113,7 @@ impl ChunkExtremes {
         Ok((chunks, extremes))
     }
 
-    /// Three arrays of which [`Self::from_arrays`] makes the same. `extremes` are those of the chunks, of this type.
+    /// Three arrays, which [`Self::from_arrays`] reads. `extremes` are those of the chunks, of this type.
     ///
     /// # Errors
     /// Arrow's.
@@ -354,7 +354,7 @@ pub(crate) struct PartialAnswer {
     open: Vec<OpenRange>,
 }
 
-/// A range of which rows have to be read.
+/// A range some of whose rows have to be read.
 #[derive(Debug)]
 struct OpenRange {
     /// Its number.

@@ -32,7 +32,7 @@ impl Decision {
         }
     }
 
-    /// The CPU engine, for a column of which only the extremes of chunks are in memory.
+    /// The CPU engine, for a column that has the extremes of its chunks in memory, and not its rows.
     pub(crate) fn of_chunks(rows: usize) -> Self {
         Self::cpu(format!(
             "{} rows stay in files, extremes of chunks in memory",

@@ -11,8 +11,8 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 
 use crate::common::errors::engine_error;
-use crate::common::options::{EngineChoice, RmqOptions};
-use crate::common::ordered_type::{is_ranked, value_type};
+use crate::common::options::RmqOptions;
+use crate::common::ordered_type::value_type;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
@@ -25,7 +25,7 @@ use crate::exec::range_lookup::scan::{
     version_of_files,
 };
 use crate::exec::range_lookup::source::{RelationSource, column_type};
-use crate::index::chunk_extremes::{Block, ChunkExtremes};
+use crate::index::chunk_extremes::ChunkExtremes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
@@ -70,7 +70,12 @@ pub(crate) struct Built {
 }
 
 impl PreparedIndex {
-    fn new(id: IndexId, reserved: Arc<ReservedIndex>, decision: &Decision, origin: Origin) -> Self {
+    pub(super) fn new(
+        id: IndexId,
+        reserved: Arc<ReservedIndex>,
+        decision: &Decision,
+        origin: Origin,
+    ) -> Self {
         Self {
             id,
             ready: ReadyIndex {
@@ -86,20 +91,20 @@ impl PreparedIndex {
 
 /// Prepares the indexes of one relation in one run.
 pub(crate) struct IndexBuilder<'a> {
-    required: &'a RequiredIndexes,
-    context: &'a Arc<TaskContext>,
-    options: RmqOptions,
-    partitions: usize,
+    pub(super) required: &'a RequiredIndexes,
+    pub(super) context: &'a Arc<TaskContext>,
+    pub(super) options: RmqOptions,
+    pub(super) partitions: usize,
 }
 
 /// An index that is not cached.
-struct MissingIndex {
-    id: IndexId,
-    data_type: DataType,
-    index_use: IndexUse,
-    decision: Option<Decision>,
+pub(super) struct MissingIndex {
+    pub(super) id: IndexId,
+    pub(super) data_type: DataType,
+    pub(super) index_use: IndexUse,
+    pub(super) decision: Option<Decision>,
     /// The parts of a cached index of an older version that stay. The rows after these are read and indexed.
-    parts: Vec<IndexPart>,
+    pub(super) parts: Vec<IndexPart>,
 }
 
 /// Indexes that are not cached, and the scan of the rows that are read for them; `None` for that of all rows.
@@ -122,22 +127,22 @@ struct Loaded {
 }
 
 /// The chunks of a column whose rows stay in files.
-struct LoadedChunks {
-    missing: MissingIndex,
-    rows: Arc<FileRows>,
-    chunks: ChunkExtremes,
-    extremes: Vec<ArrayRef>,
+pub(super) struct LoadedChunks {
+    pub(super) missing: MissingIndex,
+    pub(super) rows: Arc<FileRows>,
+    pub(super) chunks: ChunkExtremes,
+    pub(super) extremes: Vec<ArrayRef>,
     /// The file in which other processes find them, if they can.
-    file: Option<ChunksFile>,
+    pub(super) file: Option<ChunksFile>,
     /// Whether they were read from it.
-    is_persisted: bool,
+    pub(super) is_persisted: bool,
 }
 
 /// The read of the columns that all builds of a run share.
-struct ColumnsRead {
+pub(super) struct ColumnsRead {
     /// The version of the data that was read, if the table reveals it.
-    version: Option<ScanVersion>,
-    load_time: Duration,
+    pub(super) version: Option<ScanVersion>,
+    pub(super) load_time: Duration,
 }
 
 impl<'a> IndexBuilder<'a> {
@@ -319,60 +324,11 @@ impl<'a> IndexBuilder<'a> {
         })
     }
 
-    /// Reads the extremes of the chunks of columns: those that another process has written, and of others all rows.
-    async fn load_chunks(
-        &self,
-        missing: Vec<MissingIndex>,
-        rows: &Arc<FileRows>,
-        scan: &RelationScan,
-        version: &ScanVersion,
-    ) -> Result<Vec<LoadedChunks>> {
-        let budget = self.budget().bytes();
-        let (mut loaded, mut unread) = (vec![], vec![]);
-        for missing in missing {
-            let (id, value_type) = (&missing.id, value_type(&missing.data_type));
-            let options = Some(&self.options).filter(|options| options.keep_indexes);
-            let directory = options.map_or("", |options| &options.index_directory);
-            let file = ChunksFile::of(directory, scan, version, id, value_type);
-            let chunks = match &file {
-                Some(file) => file.read(&rows.ends, budget, self.reserve(id)).await?,
-                None => None,
-            };
-            match chunks {
-                Some((chunks, extremes)) => loaded.push(LoadedChunks {
-                    missing,
-                    rows: Arc::clone(rows),
-                    chunks,
-                    extremes,
-                    file,
-                    is_persisted: true,
-                }),
-                None => unread.push((missing, file)),
-            }
-        }
-        if unread.is_empty() {
-            return Ok(loaded);
-        }
-        let asked = unread.iter();
-        let asked = asked.map(|(missing, _)| rows.asked(&missing.id, &missing.data_type));
-        let (asked, blocks) = (asked.collect::<Result<_>>()?, Block::of_column(rows.rows()));
-        let answers = rows.answer(asked, blocks, self.partitions, self.context);
-        for ((missing, file), answers) in unread.into_iter().zip(answers.await?) {
-            let (chunks, extremes) = ChunkExtremes::new(answers, Arc::clone(&rows.ends), budget)?;
-            loaded.push(LoadedChunks {
-                missing,
-                rows: Arc::clone(rows),
-                chunks,
-                extremes,
-                file,
-                is_persisted: false,
-            });
-        }
-        Ok(loaded)
-    }
-
     /// Reserves bytes for the index of a column. Evicts least recently used indexes for them.
-    fn reserve(&self, id: &IndexId) -> impl Fn(usize) -> Result<IndexMemory> + Send + use<> {
+    pub(super) fn reserve(
+        &self,
+        id: &IndexId,
+    ) -> impl Fn(usize) -> Result<IndexMemory> + Send + use<> {
         let label = self.required.column_label(&id.column);
         let catalog = Arc::clone(&self.required.catalog);
         let (pool, limit) = (
@@ -382,95 +338,12 @@ impl<'a> IndexBuilder<'a> {
         move |bytes| catalog.reserve(&label, bytes, limit, &pool)
     }
 
-    fn budget(&self) -> MemoryBudget<'_> {
+    pub(super) fn budget(&self) -> MemoryBudget<'_> {
         MemoryBudget {
             catalog: &self.required.catalog,
             limit: self.options.index_memory_limit,
             pool: self.context.memory_pool(),
         }
-    }
-
-    /// Whether ranges of a column can be answered where its rows stay in files.
-    fn may_be_in_files(&self, index_use: &IndexUse, data_type: &DataType) -> bool {
-        let is_forced = self.options.engine == EngineChoice::Cuda;
-        !index_use.needs_rows && !is_forced && !is_ranked(data_type)
-    }
-
-    /// Takes out the indexes of columns whose rows may stay in files.
-    fn take_in_files(&self, missing: &mut Vec<MissingIndex>) -> Vec<MissingIndex> {
-        let may = |m: &mut MissingIndex| self.may_be_in_files(&m.index_use, &m.data_type);
-        let taken = missing.extract_if(.., may);
-        // All rows are read. The parts of an older index would keep their memory meanwhile.
-        let taken = taken.map(|missing| MissingIndex {
-            parts: vec![],
-            ..missing
-        });
-        taken.collect()
-    }
-
-    /// Builds the index of the extremes of a column's chunks.
-    fn build_of_chunks(&self, loaded: LoadedChunks, read: &ColumnsRead) -> Result<PreparedIndex> {
-        let LoadedChunks {
-            missing: MissingIndex { id, data_type, .. },
-            rows,
-            chunks,
-            extremes,
-            file,
-            is_persisted,
-        } = loaded;
-        let label = self.required.column_label(&id.column);
-        let budget = self.budget().bytes();
-        log::info!(
-            "{label} is not held in memory: with its index it takes more than is free of the {budget} bytes that \
-             rmq.index_memory_limit and the memory pool allow"
-        );
-        let value_type = value_type(&data_type);
-        let extremes = Chunks {
-            arrays: extremes,
-            owned_elsewhere: false,
-        };
-        let bytes = chunks.bytes() + ColumnIndex::estimate_on_cpu(&extremes, &value_type);
-        let memory = self.reserve(&id)(bytes)?;
-        let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme)?;
-        let span = read.span(&id.column, &[]);
-        let index = Arc::new(ReservedIndex::new(index, memory, None, span));
-        self.cache(&id, &Target::Cpu, &index, read);
-        let origin = if is_persisted {
-            index.disk.set_loaded();
-            Origin::Loaded(read.load_time)
-        } else {
-            // Of files that have changed since, or may have, nothing is written.
-            if let Some(file) = file.filter(|_| read.version.is_some()) {
-                file.spawn_write(&label, Arc::clone(&index), extremes.arrays);
-            }
-            Origin::Built(Built {
-                load_time: read.load_time,
-                rows: rows.rows(),
-            })
-        };
-        self.in_files(id, index, &data_type, rows, origin)
-    }
-
-    /// An index of the chunks of a column whose rows are in these files.
-    fn in_files(
-        &self,
-        id: IndexId,
-        index: Arc<ReservedIndex>,
-        data_type: &DataType,
-        rows: Arc<FileRows>,
-        origin: Origin,
-    ) -> Result<PreparedIndex> {
-        let decision = Decision::of_chunks(rows.rows());
-        self.required.record(&id, decision.clone());
-        let column = FileColumn {
-            asked: rows.asked(&id, data_type)?,
-            rows,
-            tasks: self.partitions,
-        };
-        Ok(PreparedIndex {
-            files: Some(Arc::new(column)),
-            ..PreparedIndex::new(id, index, &decision, origin)
-        })
     }
 
     /// The version of what `scan` would return now, if it can be told.
@@ -572,7 +445,13 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// Caches an index for later queries, if the table can tell that nothing changed.
-    fn cache(&self, id: &IndexId, target: &Target, index: &Arc<ReservedIndex>, read: &ColumnsRead) {
+    pub(super) fn cache(
+        &self,
+        id: &IndexId,
+        target: &Target,
+        index: &Arc<ReservedIndex>,
+        read: &ColumnsRead,
+    ) {
         if let (Some(key), Some(version)) = (self.required.cache_key(id, target), &read.version)
             && self.options.keep_indexes
         {
@@ -728,7 +607,7 @@ fn pieces(parts: &[IndexPart]) -> usize {
 
 impl ColumnsRead {
     /// What was read of a column after these parts, if the version is known.
-    fn span(&self, column: &str, parts: &[IndexPart]) -> Span {
+    pub(super) fn span(&self, column: &str, parts: &[IndexPart]) -> Span {
         let version = self.version.as_ref();
         version.map_or_else(Span::default, |version| {
             version.of_column(column).span(pieces(parts))

@@ -49,12 +49,12 @@ impl MemoryBudget<'_> {
             && self.is_free(column_bytes + index_bytes)
     }
 
-    /// Whether indexes of so many bytes fit beside what has been read for them.
+    /// Whether indexes of this many bytes fit beside what has been read for them.
     pub(crate) fn fits(&self, index_bytes: usize) -> bool {
         index_bytes <= self.limit.0 && self.is_free(index_bytes)
     }
 
-    /// Whether the pool has so many bytes for queries that run now. Evicts least recently used indexes for it, unless
+    /// Whether the pool has this many bytes for queries that run now. Evicts least recently used indexes for it, unless
     /// the whole pool is smaller.
     fn is_free(&self, bytes: usize) -> bool {
         // Not counted as that of an index, which would make others fail meanwhile.

@@ -60,7 +60,7 @@ struct DeviceMetrics {
 /// Metrics of columns that are not in memory.
 #[derive(Debug)]
 struct FileMetrics {
-    /// Chunks of the queried columns, of which the extremes are in memory.
+    /// Chunks of the queried columns, whose extremes are in memory.
     index_chunks: Gauge,
     /// Rows that were read at the edges of ranges.
     boundary_rows_read: Count,

@@ -38,6 +38,7 @@
 //! [`PrepareIndexesExec`](prepare::PrepareIndexesExec) below the join prepares its index.
 
 pub(crate) mod call;
+pub(crate) mod chunks_builder;
 pub(crate) mod exec;
 pub(crate) mod file_column;
 pub(crate) mod file_rows;

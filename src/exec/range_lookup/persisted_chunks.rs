@@ -109,7 +109,7 @@ impl ChunksFile {
         .await
     }
 
-    /// Writes these extremes, of which `index` is, on a thread of its own. A failure is logged.
+    /// Writes these extremes, which `index` is built of, on a thread of its own. A failure is logged.
     pub(super) fn spawn_write(
         self,
         label: &str,
