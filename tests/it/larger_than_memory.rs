@@ -85,6 +85,21 @@ const FAILED: [u64; 0] = [];
 pub const ALL: &str = "SELECT range_min('t.v', l, r), range_argmin('t.v', l, r), range_max('t.v', l, r), \
                    range_argmax('t.v', l, r) FROM q";
 
+/// Types whose columns may stay in files.
+pub fn types() -> [DataType; 9] {
+    [
+        DataType::Int32,
+        DataType::Int64,
+        DataType::Float32,
+        DataType::Float64,
+        DataType::Timestamp(TimeUnit::Millisecond, Some("Europe/Zurich".into())),
+        DataType::Decimal128(20, 2),
+        DataType::Date32,
+        DataType::Int16,
+        DataType::Boolean,
+    ]
+}
+
 /// Values with many ties, runs of NULLs and, of floats, those of special order.
 pub fn values(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
     let (mut run, mut left) = (0, 0);
@@ -219,17 +234,7 @@ pub async fn measured(ctx: &SessionContext, sql: &str) -> (RecordBatch, HashMap<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn random_ranges_have_the_answers_of_a_session_without_a_limit() {
-    let types = [
-        DataType::Int32,
-        DataType::Int64,
-        DataType::Float32,
-        DataType::Float64,
-        DataType::Timestamp(TimeUnit::Millisecond, Some("Europe/Zurich".into())),
-        DataType::Decimal128(20, 2),
-        DataType::Date32,
-        DataType::Int16,
-        DataType::Boolean,
-    ];
+    let types = types();
     let mut open = 0;
     for (number, seed) in cases("larger_than_memory", &FAILED, CASES)
         .into_iter()

@@ -446,31 +446,36 @@ async fn a_damaged_file_is_ignored() {
     }
 }
 
-/// A directory that can't be made or written costs a warning, not the query.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_cannot_be_written_is_a_warning() {
-    let world = World::with_files(&mut Random::from_seed(1)).await;
-    let expected = answer(&world.plain().await, QUERIES[0]).await.rows;
-    let file = world.indexes.path().join("file");
+/// Directories that can't be made or written, below this one, and whether writing fails for this user.
+pub fn unwritable(below: &Path) -> [(PathBuf, bool); 4] {
+    let file = below.join("file");
     fs::write(&file, "no directory").expect("a file");
-    let read_only = world.indexes.path().join("read-only");
+    let read_only = below.join("read-only");
     fs::create_dir(&read_only).expect("a directory");
     let mut permissions = fs::metadata(&read_only).expect("a directory").permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&read_only, permissions).expect("permissions");
     // They do not stop root.
     let stops = fs::write(read_only.join("file"), "").is_err();
-    for directory in [
-        file.clone(),
-        file.join("below"),
-        read_only,
-        "/proc/rmq".into(),
-    ] {
+    [
+        (file.clone(), true),
+        (file.join("below"), true),
+        (read_only, stops),
+        ("/proc/rmq".into(), true),
+    ]
+}
+
+/// A directory that can't be made or written costs a warning, not the query.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_cannot_be_written_is_a_warning() {
+    let world = World::with_files(&mut Random::from_seed(1)).await;
+    let expected = answer(&world.plain().await, QUERIES[0]).await.rows;
+    for (directory, fails) in unwritable(world.indexes.path()) {
         let ctx = world.process_in(&directory).await;
         for _ in 0..2 {
             assert!(answer(&ctx, QUERIES[0]).await.rows == expected);
         }
-        if stops || !directory.ends_with("read-only") {
+        if fails {
             assert_eq!(states(&ctx).await, ["failed"], "{directory:?}");
             let text = format!("rmq.index_directory = '{}'", directory.display());
             assert!(!warnings(&text).is_empty(), "{text}");

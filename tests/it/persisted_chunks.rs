@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
@@ -19,9 +19,9 @@ use rmq_testing::{Random, cases, is_usual, runs};
 use tempfile::TempDir;
 
 use crate::larger_than_memory::{
-    ALL, measured, random_ranges, ranges, values, write, write_column,
+    ALL, measured, random_ranges, ranges, types, values, write, write_column,
 };
-use crate::persisted::{files, states, written};
+use crate::persisted::{files, states, unwritable, written};
 use crate::reasons::{record_log, warnings};
 use crate::staleness::{external, settle};
 use crate::support::{cpu_session, run, session_of_pool, set};
@@ -112,17 +112,7 @@ fn origins(metrics: &Metrics) -> [usize; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_next_process_reads_the_edges_of_ranges_alone() {
-    let types = [
-        DataType::Int32,
-        DataType::Int64,
-        DataType::Float32,
-        DataType::Float64,
-        DataType::Timestamp(TimeUnit::Millisecond, Some("Europe/Zurich".into())),
-        DataType::Decimal128(20, 2),
-        DataType::Date32,
-        DataType::Int16,
-        DataType::Boolean,
-    ];
+    let types = types();
     let mut worlds = vec![];
     for (number, seed) in cases("persisted chunks", &[], CASES)
         .into_iter()
@@ -457,26 +447,12 @@ async fn a_directory_that_cannot_be_written_is_a_warning() {
     let world = World::of_integers(&mut Random::from_seed(1));
     settle();
     let expected = world.expected().await;
-    let file = world.indexes.path().join("file");
-    fs::write(&file, "no directory").expect("a file");
-    let read_only = world.indexes.path().join("read-only");
-    fs::create_dir(&read_only).expect("a directory");
-    let mut permissions = fs::metadata(&read_only).expect("a directory").permissions();
-    permissions.set_readonly(true);
-    fs::set_permissions(&read_only, permissions).expect("permissions");
-    // They do not stop root.
-    let stops = fs::write(read_only.join("file"), "").is_err();
-    for directory in [
-        file.clone(),
-        file.join("below"),
-        read_only,
-        "/proc/rmq".into(),
-    ] {
+    for (directory, fails) in unwritable(world.indexes.path()) {
         let ctx = world.process_in(&directory).await;
         for _ in 0..2 {
             assert!(measured(&ctx, ALL).await.0 == expected);
         }
-        if stops || !directory.ends_with("read-only") {
+        if fails {
             assert_eq!(states(&ctx).await, ["failed"], "{directory:?}");
             let text = format!("rmq.index_directory = '{}'", directory.display());
             assert!(!warnings(&text).is_empty(), "{text}");
