@@ -204,6 +204,17 @@ impl IndexCatalog {
         })
     }
 
+    /// Whether rows of a version are kept that `matches` selects. Is no use of them.
+    pub(crate) fn has_rows(&self, matches: impl Fn(&dyn KeptRows, &Version) -> bool) -> bool {
+        self.drop_dead();
+        let entries = self.lock();
+        let mut all = entries.all.iter();
+        all.any(|entry| match &entry.item {
+            Item::Rows(rows) => matches(rows.as_ref(), &entry.version),
+            Item::Index(..) => false,
+        })
+    }
+
     /// Keeps rows for later queries, within `limit` bytes of all that is kept. Replaces those of an older version of
     /// the table.
     pub(crate) fn keep_rows(&self, rows: Arc<dyn KeptRows>, version: Version, limit: ByteSize) {

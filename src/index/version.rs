@@ -168,6 +168,11 @@ impl FileVersion {
         identity.add_debug(&(e_tag, version, local));
     }
 
+    /// Whether this is the file as a plan has listed it, with what its store tells of it.
+    fn is_as_planned(&self, planned: &Self) -> bool {
+        (&self.store, &self.meta) == (&planned.store, &planned.meta)
+    }
+
     /// Its store and path.
     fn path(&self) -> (&str, &Path) {
         (&self.store, &self.meta.location)
@@ -268,6 +273,20 @@ impl Version {
                 },
             ) => std::ptr::addr_eq(a.as_ptr(), b.as_ptr()) && a_files == b_files,
             (Self::Stated(a), Self::Stated(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Whether this is the version of what was planned to be scanned, as far as that tells: of its files by what their
+    /// store told when they were listed.
+    pub(crate) fn matches_planned(&self, planned: &Self) -> bool {
+        match (self, planned) {
+            (Self::Scans(known), Self::Scans(planned)) => {
+                let mut files = known.files.iter().zip(&planned.files);
+                same_arrays(&known.columns, &planned.columns)
+                    && known.files.len() == planned.files.len()
+                    && files.all(|(known, planned)| known.is_as_planned(planned))
+            }
             _ => false,
         }
     }

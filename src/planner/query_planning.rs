@@ -18,6 +18,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use crate::common::sql_text::with_intervals;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::physical::build_origins::ShowBuildOrigins;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
 use crate::optimizer::rejection::{RejectedSubquery, RejectionLog, explain_failure};
 use crate::planner::create_index::{CreateIndexPlanner, expect_named, with_create_index};
@@ -97,7 +98,7 @@ pub(crate) async fn plan_with(
     session: &dyn Session,
     planners: &[Arc<dyn ExtensionPlanner + Send + Sync>],
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let noting = with_notes(logical_plan, session);
+    let noting = with_notes(registration, logical_plan, session);
     let noting = noting.as_ref().map(|state| state as &dyn Session);
     let planned = plan_statement(
         registration,
@@ -108,15 +109,22 @@ pub(crate) async fn plan_with(
     with_reasons(planned.await, logical_plan, session)
 }
 
-/// A session whose plans have a note above each join that compares every pair of rows, if the plan is for EXPLAIN or
-/// EXPLAIN ANALYZE.
-fn with_notes(plan: &LogicalPlan, session: &dyn Session) -> Option<SessionState> {
+/// A session whose plans have a note above each join that compares every pair of rows, and range joins that tell
+/// whether their build sides are kept, if the plan is for EXPLAIN or EXPLAIN ANALYZE.
+fn with_notes(
+    registration: &Registration,
+    plan: &LogicalPlan,
+    session: &dyn Session,
+) -> Option<SessionState> {
     if !matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_)) {
         return None;
     }
     let state = session.as_any().downcast_ref::<SessionState>()?;
     let noting = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string())
+        .with_physical_optimizer_rule(Arc::new(ShowBuildOrigins(Arc::clone(
+            &registration.indexes,
+        ))))
         .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins::new(plan)));
     Some(noting.build())
 }

@@ -120,6 +120,46 @@ async fn a_second_query_finds_the_build_side() {
     assert_eq!(count_of_kept(&plain).await, Some(0));
 }
 
+/// Where the build sides of a query come from, in the order of the plan, as EXPLAIN or EXPLAIN ANALYZE tells.
+pub async fn explained(ctx: &SessionContext, explain: &str, sql: &str) -> Vec<String> {
+    let plan = run(ctx, &format!("{explain} {sql}")).await.expect(sql);
+    let plan = plan.column(1).as_string::<i32>();
+    let text: String = plan.iter().flatten().collect();
+    let parts = text.split("index=").skip(1);
+    let word = |part: &str| part.chars().take_while(char::is_ascii_alphabetic).collect();
+    parts.map(word).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_tells_whether_it_is_kept() {
+    let plans = ["EXPLAIN", "EXPLAIN ANALYZE"];
+    for sql in QUERIES {
+        let ctx = tables().await;
+        let plain = without_keeping(&ctx).await;
+        let joins = explained(&plain, "EXPLAIN", sql).await.len();
+        assert!(joins > 0, "{sql}");
+        for (ctx, expected) in [(&plain, "built"), (&ctx, "built"), (&ctx, "kept")] {
+            // The second runs the query.
+            for explain in plans {
+                let origins = explained(ctx, explain, sql).await;
+                assert_eq!(origins, vec![expected; joins], "{explain} {sql}");
+            }
+        }
+        // Is no use of the rows.
+        let hits = "SELECT CAST(max(hits) AS BIGINT) FROM rmq_indexes()";
+        assert_eq!(bigint(&ctx, hits).await, Some(1), "{sql}");
+        // Either side may be the one that is kept.
+        for change in [
+            "UPDATE p SET s = 's1', t = t + 1, u = u + 1 WHERE id = 7",
+            "UPDATE q SET a = a - 1, b = b + 1 WHERE id = 7",
+        ] {
+            run(&ctx, change).await.expect(change);
+        }
+        let now = explained(&ctx, "EXPLAIN", sql).await;
+        assert_eq!(now, vec!["built"; joins], "{sql}");
+    }
+}
+
 /// Another window over the same rows, another value or another probe side finds them; another condition or key does
 /// not.
 #[tokio::test(flavor = "multi_thread")]
@@ -298,8 +338,11 @@ async fn files_are_read_once_until_they_change() {
     let compare = async |kept: Option<bool>, what: &str| {
         for sql in queries {
             let (expected, _) = answer(&plain, sql).await;
+            let explained = explained(&ctx, "EXPLAIN", sql).await;
             let (rows, found) = answer(&ctx, sql).await;
             assert!(rows == expected, "{what}: {sql}");
+            let told = explained.iter().filter(|origin| *origin == "kept").count();
+            assert_eq!(told, found, "{what}: {sql}");
             // The first query reads keys for others, too.
             let is_first = sql == QUERIES[0];
             let is_as_told = kept.is_none_or(|kept| !(kept || is_first) || kept == (found > 0));

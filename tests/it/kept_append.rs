@@ -9,7 +9,7 @@ use datafusion::prelude::SessionContext;
 use futures::{StreamExt, TryStreamExt};
 use rmq_testing::{Random, runs};
 
-use crate::kept::{count_of_kept, joining, named};
+use crate::kept::{count_of_kept, explained, joining, named};
 use crate::range_join::{lines, metric};
 use crate::spilling::share;
 use crate::support::{bigint, cpu_session, run, set};
@@ -235,7 +235,11 @@ async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize, usize) 
 /// Runs a query in both sessions. Returns the number of segments.
 async fn compare(ctx: &SessionContext, plain: &SessionContext, what: &str, sql: &str) -> usize {
     let (expected, ..) = answer(plain, sql).await;
+    let told = explained(ctx, "EXPLAIN", sql).await;
     let (found, segments, _) = answer(ctx, sql).await;
+    if segments > 1 {
+        assert_eq!(told, ["kept"], "{what}: {sql}");
+    }
     assert!(
         found == expected,
         "{what}, {segments} segments: {sql}\n{found:?}\n{expected:?}"

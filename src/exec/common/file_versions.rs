@@ -27,24 +27,31 @@ pub(crate) async fn file_versions(
 ) -> Result<Vec<FileVersion>> {
     let url = &scan.object_store_url;
     let store = context.runtime_env().object_store(url)?;
-    let mut seen = HashSet::new();
-    let files = scan.file_groups.iter().flat_map(FileGroup::iter);
-    // A large file has parts in several groups.
-    let files = files.filter(|file| seen.insert(&file.object_meta.location));
-    let heads: Vec<_> = files
-        .map(|file| {
-            head(
-                Arc::clone(&store),
-                file.object_meta.clone(),
-                whose.to_string(),
-            )
-        })
-        .collect();
+    let heads = planned_files(scan).into_iter();
+    let heads = heads.map(|meta| head(Arc::clone(&store), meta.clone(), whose.to_string()));
+    let heads: Vec<_> = heads.collect();
     futures::stream::iter(heads)
         .buffered(CONCURRENT_REQUESTS)
         .map_ok(|(meta, local)| FileVersion::new(url.as_str(), meta, local))
         .try_collect()
         .await
+}
+
+/// What the store told of each file that a scan reads when they were listed, in the order of its groups.
+pub(crate) fn planned_file_versions(scan: &FileScanConfig) -> Vec<FileVersion> {
+    let url = scan.object_store_url.as_str();
+    let files = planned_files(scan).into_iter();
+    files
+        .map(|meta| FileVersion::new(url, meta.clone(), None))
+        .collect()
+}
+
+fn planned_files(scan: &FileScanConfig) -> Vec<&ObjectMeta> {
+    let mut seen = HashSet::new();
+    let files = scan.file_groups.iter().flat_map(FileGroup::iter);
+    let files = files.map(|file| &file.object_meta);
+    // A large file has parts in several groups.
+    files.filter(|meta| seen.insert(&meta.location)).collect()
 }
 
 /// Requests the current metadata of a file that a scan was planned with, and that of the local file system if the store

@@ -33,7 +33,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::common::file_versions::file_versions;
+use crate::exec::common::file_versions::{file_versions, planned_file_versions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::index::entries::SentRows;
 use crate::index::version::{FileVersion, Version};
@@ -42,7 +42,7 @@ use crate::index::version::{FileVersion, Version};
 const MAX_FILES: usize = 256;
 
 /// Which rows a plan returns of what it scans, and in which order. Not which columns.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PlanKey {
     pub(super) operators: Vec<Operator>,
     /// How the data of each scan are divided, which changes with a table.
@@ -50,7 +50,7 @@ pub(crate) struct PlanKey {
 }
 
 /// The data of a scan: one list for each partition, or one list if only their order counts.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Layout {
     /// The number of batches: a union has those of several tables.
     Batches(Vec<usize>),
@@ -85,7 +85,7 @@ impl Layout {
 }
 
 /// An operator, without its inputs, which follow it. Expressions are over the columns of the scan or union below.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Operator {
     Memory,
     Parquet(Box<ParquetScan>),
@@ -97,7 +97,7 @@ pub(super) enum Operator {
 }
 
 /// Which rows of its files a scan returns.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct ParquetScan {
     /// The types to which those of the files are cast.
     pub(super) table_schema: SchemaRef,
@@ -107,7 +107,7 @@ pub(super) struct ParquetScan {
 }
 
 /// A file or a part of it, with the values of its partition columns.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct FilePart {
     pub(super) path: Path,
     pub(super) range: Option<FileRange>,
@@ -236,12 +236,26 @@ impl<'a> ScanPlan<'a> {
         for scan in &self.files {
             files.extend(file_versions(whose, scan, context).await?);
         }
+        Ok(self.version_of_files(expressions, files))
+    }
+
+    /// As [`Self::version`], with what the stores told of files when they were listed.
+    pub(crate) fn planned_version(&self, expressions: &[PhysicalExprRef]) -> Option<Version> {
+        let files = self.files.iter().copied().flat_map(planned_file_versions);
+        self.version_of_files(expressions, files.collect())
+    }
+
+    fn version_of_files(
+        &self,
+        expressions: &[PhysicalExprRef],
+        files: Vec<FileVersion>,
+    ) -> Option<Version> {
         let filters = self.key.operators.iter().filter_map(|op| match op {
             Operator::Filter(predicate) => Some(predicate),
             _ => None,
         });
         let expressions = expressions.iter().chain(filters);
-        Ok(self.version_with(expressions, |_| true, files))
+        self.version_with(expressions, |_| true, files)
     }
 
     /// The version of the columns in memory that this expression over the scan reads, in the batches whose numbers

@@ -69,6 +69,7 @@ use std::sync::Arc;
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::Schema;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, plan_err};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalExprRef, PhysicalSortExpr};
@@ -82,12 +83,15 @@ use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
 use crate::exec::common::row_positions::{why_no_positions, with_positions};
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
 use crate::exec::range_join::probe::build_state::BuildState;
+use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
+use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match,
@@ -116,6 +120,8 @@ pub struct RangeJoinExec {
     pub(super) metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
     pub(super) prepared: Arc<OncePerRun<BuildState>>,
+    /// Where the build side comes from, in plans of EXPLAIN.
+    pub(super) origin: Option<BuildOrigin>,
 }
 
 impl RangeJoinExec {
@@ -181,6 +187,28 @@ impl RangeJoinExec {
         self.remade(probe, build, self.row_join.clone(), mode)
     }
 
+    /// The same join, which shows whether its build side is among those that the catalog keeps, and what it has done
+    /// once it has run.
+    pub(crate) fn with_origin(
+        &self,
+        catalog: &IndexCatalog,
+        config: &ConfigOptions,
+    ) -> Result<Self> {
+        let (columns, row_join) = (self.build_columns(), self.row_join.as_deref());
+        let is_bounded = !self.probe.boundedness().is_unbounded();
+        let merges = SegmentedSide::may_answer(&columns, row_join, is_bounded);
+        let origin = match self.mode {
+            JoinMode::Shared | JoinMode::Collected => {
+                BuildOrigin::planned(catalog, &self.build, &columns, merges, config)
+            }
+            JoinMode::Partitioned => BuildOrigin::Built,
+        };
+        Ok(Self {
+            origin: Some(origin),
+            ..self.in_mode(self.mode)?
+        })
+    }
+
     /// The same partitioned join, whose sides have one partition each and must keep it.
     pub(crate) fn undivided(&self) -> Result<Self> {
         let is_undivided = true;
@@ -227,6 +255,7 @@ impl RangeJoinExec {
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
         Ok(Self {
             prepared: Arc::new(self.prepared.renewed()),
+            origin: self.origin,
             ..remade.limited(is_undivided, self.position, fetch)
         })
     }
@@ -408,6 +437,7 @@ impl RangeJoinExec {
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             prepared: Arc::default(),
+            origin: None,
         })
     }
 }

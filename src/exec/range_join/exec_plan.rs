@@ -31,6 +31,7 @@ use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::plan_methods::with_new_children;
+use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::mode::JoinMode;
@@ -62,6 +63,15 @@ fn parts(label: &str) -> Vec<&str> {
     parts
 }
 
+impl RangeJoinExec {
+    /// Where the build side comes from, if EXPLAIN is to show it.
+    fn shown_origin(&self) -> Option<BuildOrigin> {
+        let planned = self.origin?;
+        let executed = BuildOrigin::executed(&self.metrics.clone_inner());
+        Some(executed.unwrap_or(planned))
+    }
+}
+
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { label, engine, .. } = self;
@@ -74,7 +84,11 @@ impl DisplayAs for RangeJoinExec {
                 if let Some(rows) = self.fetch {
                     write!(f, ", fetch={rows}")?;
                 }
-                write!(f, ", engine={engine}")
+                write!(f, ", engine={engine}")?;
+                match self.shown_origin() {
+                    Some(origin) => write!(f, ", index={origin}"),
+                    None => Ok(()),
+                }
             }
             DisplayFormatType::TreeRender => {
                 for part in parts(label) {
@@ -86,7 +100,11 @@ impl DisplayAs for RangeJoinExec {
                 if let Some(rows) = self.fetch {
                     writeln!(f, "fetch={rows}")?;
                 }
-                writeln!(f, "engine={engine}")
+                writeln!(f, "engine={engine}")?;
+                match self.shown_origin() {
+                    Some(origin) => writeln!(f, "index={origin}"),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -256,6 +274,7 @@ impl ExecutionPlan for RangeJoinExec {
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
                 prepared: Arc::new(self.prepared.renewed()),
+                origin: self.origin,
             })),
             ChildrenPropertiesMode::Recompute => {
                 let remade = self.remade(probe, build, row_join, self.mode)?;

@@ -6,10 +6,12 @@
 //! - `row_order`: build sides whose row order matters keep it.
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
+//! - `build_origins`: EXPLAIN says whether build sides are kept.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
 //! - `window_frames`: window functions over frames that slide are answered as ranges.
 //! - `physical_rule`: the frame of these rules.
 
+pub(crate) mod build_origins;
 pub(crate) mod filtered_join;
 pub(crate) mod join_filter;
 pub(crate) mod joins_to_range_joins;

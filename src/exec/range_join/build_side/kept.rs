@@ -92,17 +92,8 @@ impl BuildSideKeeper {
             return None;
         }
         let catalog = SessionCatalog::of(context.session_config())?;
-        let in_order;
-        let mut plan = plan;
-        let mut scanned = ScanPlan::of(plan)?;
-        if !scanned.is_in_order
-            && let Some(ordered) = plan.with_preserve_order(true)
-        {
-            // A scan. Operators above one would have to be replaced, too, and their metrics with them.
-            in_order = ordered;
-            plan = &in_order;
-            scanned = ScanPlan::of(plan)?;
-        }
+        let plan = &in_order(plan)?;
+        let scanned = ScanPlan::of(plan)?;
         let is_in_order = scanned.is_in_order;
         let mut keys = over_scan(columns, &scanned)?;
         let values = keys.split_off(columns.num_equality_keys + 1);
@@ -198,22 +189,12 @@ impl BuildSideKeeper {
 
     /// Whether the rows have the order that the join needs.
     pub(super) fn may_use(&self, kept: &KeptSide) -> bool {
-        !self.columns.row_order_matters() || kept.is_in_order && !kept.is_restored()
+        kept.may_serve(&self.columns)
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
     pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, ColumnNeeds)> {
-        self.missing_in(&kept.prepared(&self.values))
-    }
-
-    fn missing_in(&self, prepared: &[PreparedColumn]) -> Vec<(usize, ColumnNeeds)> {
-        let missing = prepared.iter().enumerate().map(|(i, prepared)| {
-            let needs = ColumnNeeds::of_column(&self.columns, i);
-            (i, needs.without(prepared))
-        });
-        missing
-            .filter(|(_, needs)| *needs != ColumnNeeds::default())
-            .collect()
+        missing_in(&kept.prepared(&self.values), &self.columns)
     }
 
     /// Whether the rows that have been read are those of the version that was looked for.
@@ -249,7 +230,7 @@ impl BuildSideKeeper {
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
         let prepared = kept.prepared(&self.values);
-        if !self.missing_in(&prepared).is_empty() {
+        if !missing_in(&prepared, &self.columns).is_empty() {
             return internal_err!("a kept build side lacks values");
         }
         let row_order = kept.row_order(indexer, &prepared)?;
@@ -440,6 +421,28 @@ impl BuildSideKeeper {
     pub(crate) fn shrink(&self) {
         self.catalog.shrink_to(self.limit);
     }
+}
+
+/// What is missing of the value columns, as their indexes, and what of them.
+pub(super) fn missing_in(
+    prepared: &[PreparedColumn],
+    columns: &BuildColumns,
+) -> Vec<(usize, ColumnNeeds)> {
+    let missing = prepared.iter().enumerate().map(|(i, prepared)| {
+        let needs = ColumnNeeds::of_column(columns, i);
+        (i, needs.without(prepared))
+    });
+    missing
+        .filter(|(_, needs)| *needs != ColumnNeeds::default())
+        .collect()
+}
+
+/// The same plan, in the same order each time if that can be had; `None` if it can't be compared with others.
+pub(super) fn in_order(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let is_in_order = ScanPlan::of(plan)?.is_in_order;
+    // Of a scan. Operators above one would have to be replaced, too, and their metrics with them.
+    let ordered = (!is_in_order).then(|| plan.with_preserve_order(true));
+    Some(ordered.flatten().unwrap_or_else(|| Arc::clone(plan)))
 }
 
 /// Columns as expressions over the scan; `None` if one may have another value for the same row the next time.

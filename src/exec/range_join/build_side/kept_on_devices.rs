@@ -19,8 +19,8 @@ use crate::index::entries::KeptRows;
 
 /// The rows of a version on devices.
 #[derive(Debug)]
-struct KeptDeviceSide {
-    key: Arc<RowsKey>,
+pub(super) struct KeptDeviceSide {
+    pub(super) key: Arc<RowsKey>,
     /// The keys as EXPLAIN shows them.
     label: String,
     /// The type of the range key.
@@ -105,7 +105,8 @@ impl BuildSideKeeper {
 }
 
 impl KeptDeviceSide {
-    fn of(rows: &dyn KeptRows) -> Option<&Self> {
+    /// The side, if the rows are one.
+    pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
         (rows as &dyn Any).downcast_ref()
     }
 

@@ -33,7 +33,8 @@ use datafusion::physical_plan::ExecutionPlanProperties;
 use crate::exec::common::plan_key::{ScanPlan, over_batches};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, Searches, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
+use crate::index::version::Version;
 
 /// Twice as many rows are worth a segment. Fewer take less time to sort than a search of one more segment, which also
 /// takes some 100 kB.
@@ -61,58 +62,115 @@ pub(crate) struct SegmentPart {
     pub(crate) kept: Option<Arc<Segment>>,
 }
 
+/// The rows whose segments are looked for.
+#[derive(Debug)]
+pub(super) struct WantedRows<'a> {
+    pub(super) key: &'a RowsKey,
+    pub(super) version: &'a Version,
+    /// The rows of each batch that is scanned.
+    pub(super) batch_rows: Vec<usize>,
+    /// Whether the order of equal keys decides.
+    pub(super) needs_order: bool,
+}
+
+/// The rows of a version, divided into segments.
+#[derive(Debug)]
+pub(super) struct Division {
+    /// Those that are kept. The rest are rows of the last.
+    kept: Vec<Arc<Segment>>,
+    has_rest: bool,
+    segment_of: Vec<usize>,
+    searches: Searches,
+}
+
+impl<'a> WantedRows<'a> {
+    /// `None` if the plan does not scan one table in memory, or not in the order that the join needs.
+    pub(super) fn of(
+        scanned: &ScanPlan<'_>,
+        key: &'a RowsKey,
+        version: &'a Version,
+        needs_order: bool,
+    ) -> Option<Self> {
+        if !scanned.is_in_order || needs_order && scanned.deals_out_batches() {
+            return None;
+        }
+        let batch_rows = scanned.batches()?.map(RecordBatch::num_rows);
+        Some(Self {
+            key,
+            version,
+            batch_rows: batch_rows.collect(),
+            needs_order,
+        })
+    }
+
+    /// The segments of these rows, some of which are those of a side that is kept in an older version. `None` if all
+    /// rows have to be sorted anew.
+    pub(super) fn divide(&self, kept: &KeptSide, older: &Version) -> Option<Division> {
+        if !kept.is_in_order
+            || !self.key.may_extend(&kept.key)
+            || self.needs_order && kept.is_restored()
+        {
+            return None;
+        }
+        let added = self.version.added_since(older, self.batch_rows.len())?;
+        let (mut known, tail) = (kept.segment_numbers(), kept.segments.len());
+        let numbers = added.into_iter();
+        let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
+        let mut segment_of: Vec<usize> = numbers.collect::<Option<_>>()?;
+        if self.needs_order && !segment_of.is_sorted() {
+            return None;
+        }
+        let mut segments = kept.segments.clone();
+        let mut rows = vec![0; tail + 1];
+        for (number, batch_rows) in segment_of.iter().zip(&self.batch_rows) {
+            rows[*number] += batch_rows;
+        }
+        let has_rest = segment_of.contains(&tail);
+        if let Some(mut rest) = rows.pop().filter(|_| has_rest) {
+            while let Some(last) = rows.pop_if(|last| *last < 2 * rest.max(SMALL_ROWS)) {
+                rest += last;
+                segments.pop();
+            }
+            let number = segments.len();
+            let of_batches = segment_of.iter_mut();
+            of_batches.for_each(|segment| *segment = (*segment).min(number));
+        }
+        let number = segments.len() + usize::from(has_rest);
+        if number < 2 || kept.searches.justify_sorting(self.batch_rows.iter().sum()) {
+            return None;
+        }
+        Some(Division {
+            kept: segments,
+            has_rest,
+            segment_of,
+            searches: kept.searches.clone(),
+        })
+    }
+}
+
 impl KeptSegments {
     /// The segments of the build side for which `keeper` has found no single one, if there are any. Their values are
     /// those of `columns`, which have the same keys.
     pub(crate) fn find(keeper: &BuildSideKeeper, columns: &BuildColumns) -> Option<Self> {
-        if !keeper.keeps || !keeper.is_in_order() {
+        if !keeper.keeps {
             return None;
         }
         let scanned = ScanPlan::of(keeper.plan())?;
         let needs_order = keeper.columns.row_order_matters();
-        if needs_order && scanned.deals_out_batches() {
-            return None;
-        }
-        let batch_rows = scanned.batches()?.map(RecordBatch::num_rows);
-        let batch_rows: Vec<usize> = batch_rows.collect();
+        let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order)?;
         let found = keeper.catalog.find_rows(|rows, version| {
             let kept = KeptSide::of(rows.as_ref())?;
-            if !kept.is_in_order || !keeper.key.may_extend(&kept.key) || !keeper.may_use(kept) {
-                return None;
-            }
-            let added = keeper.version.added_since(version, batch_rows.len())?;
-            let (mut known, tail) = (kept.segment_numbers(), kept.segments.len());
-            let numbers = added.into_iter();
-            let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
-            let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
-            let is_in_order = !needs_order || numbers.is_sorted();
-            is_in_order.then(|| (kept.segments.clone(), numbers, kept.searches.clone()))
+            wanted.divide(kept, version)
         });
-        let (mut kept, mut segment_of, searches) = found?;
-        let all_rows = batch_rows.iter().sum();
-        let mut rows = vec![0; kept.len() + 1];
-        for (number, batch_rows) in segment_of.iter().zip(&batch_rows) {
-            rows[*number] += batch_rows;
-        }
-        let has_tail = segment_of.contains(&kept.len());
-        let mut merged = rows.pop().filter(|_| has_tail);
-        if let Some(tail) = &mut merged {
-            while let Some(last) = rows.pop_if(|last| *last < 2 * (*tail).max(SMALL_ROWS)) {
-                *tail += last;
-                kept.pop();
-            }
-            let number = kept.len();
-            let of_batches = segment_of.iter_mut();
-            of_batches.for_each(|segment| *segment = (*segment).min(number));
-        }
-        let mut kept: Vec<_> = kept.into_iter().map(Some).collect();
-        kept.extend(merged.map(|_| None));
-        if kept.len() < 2 || searches.justify_sorting(all_rows) {
-            // All rows are sorted anew.
-            return None;
-        }
+        let Division {
+            kept,
+            has_rest,
+            segment_of,
+            searches,
+        } = found?;
         let values = over_scan(columns, &scanned)?.split_off(columns.num_equality_keys + 1);
-        let parts = kept.into_iter().enumerate().map(|(number, kept)| {
+        let kept = kept.into_iter().map(Some).chain(has_rest.then_some(None));
+        let parts = kept.enumerate().map(|(number, kept)| {
             let values = values.iter().map(|expr| Value {
                 expr: Arc::clone(expr),
                 version: scanned.version_of(expr, |batch| segment_of[batch] == number),
@@ -125,8 +183,8 @@ impl KeptSegments {
         Some(Self {
             parts: parts.collect(),
             keeper: keeper.clone(),
+            rows: wanted.batch_rows.iter().sum(),
             segment_of,
-            rows: all_rows,
             searches,
         })
     }

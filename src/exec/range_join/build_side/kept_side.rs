@@ -11,6 +11,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::common::plan_key::PlanKey;
+use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
@@ -165,6 +166,11 @@ impl KeptSide {
     pub(super) fn is_restored(&self) -> bool {
         let mut segments = self.segments.iter();
         segments.any(|segment| segment.sorted.is_restored)
+    }
+
+    /// Whether the rows have the order that a join of these columns needs.
+    pub(super) fn may_serve(&self, columns: &BuildColumns) -> bool {
+        !columns.row_order_matters() || self.is_in_order && !self.is_restored()
     }
 
     /// Whether all that `other` has can be found here.

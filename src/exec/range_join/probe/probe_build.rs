@@ -151,11 +151,8 @@ impl BuildInput {
 
     /// The build side in segments, if most of its rows are kept and what these answer can be merged.
     async fn find_segments(&self, keeper: &BuildSideKeeper) -> Result<Option<SegmentedSide>> {
-        // The order of a probe side without an end is kept.
-        let keeps_order = self.columns.returns_rows && !self.is_probe_bounded;
-        let row_join = self.row_join.as_ref();
-        let merges = row_join.is_none_or(|join| join.merges_segments());
-        if !merges || keeps_order || self.columns.accumulated().is_some() {
+        let row_join = self.row_join.as_deref();
+        if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
             return Ok(None);
         }
         let input_schema = self.plan.schema();

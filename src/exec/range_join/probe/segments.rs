@@ -14,6 +14,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::probe::spilled::partials::Partials;
+use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use rmq_engine::SearchHints;
@@ -48,6 +49,18 @@ impl SegmentedSide {
     /// Counts probe rows that are searched in all segments.
     pub(crate) fn record_search(&self, probe_rows: usize) {
         self.searches.add(probe_rows, self.segments.len());
+    }
+
+    /// Whether what segments answer can be merged for a join of these columns. The order of a probe side without an end
+    /// is kept.
+    pub(crate) fn may_answer(
+        columns: &BuildColumns,
+        row_join: Option<&RowJoin>,
+        is_probe_bounded: bool,
+    ) -> bool {
+        row_join.is_none_or(RowJoin::merges_segments)
+            && (is_probe_bounded || !columns.returns_rows)
+            && columns.accumulated().is_none()
     }
 
     /// What is built of the segments of a build side of these columns, over an input of this schema, and how their
