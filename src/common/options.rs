@@ -94,7 +94,7 @@ const HELP: [(&str, &str); 11] = [
     (
         "rmq.index_memory_limit",
         "The most memory that indexes, and the columns copied for them, may take: bytes, or with a unit K, M, G or T. Over it \
-         the least recently used go",
+         those go that save least for their bytes, and that have not been used for long",
     ),
     (
         "rmq.index_directory",
@@ -112,7 +112,7 @@ const HELP: [(&str, &str); 11] = [
     (
         "rmq.device_memory_limit",
         "The most memory of each CUDA device that indexes may take: bytes, or with a unit K, M, G or T; '' for most of what is \
-         free. Over it the least recently used go",
+         free. Over it those go that save least for their bytes, and that have not been used for long",
     ),
     (
         "rmq.range_joins",

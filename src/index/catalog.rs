@@ -1,5 +1,5 @@
 //! What a session keeps between queries: indexes of columns, and the sorted rows of range joins. Looked up by key and
-//! version, bounded in memory, evicted in least-recently-used order.
+//! version, bounded in memory. What saves least for its memory is evicted first (`Entries`).
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -359,17 +359,17 @@ impl IndexCatalog {
         self.total.load(Ordering::Relaxed) + self.lock().bytes_of_rows()
     }
 
-    /// Evicts least recently used indexes until all indexes take at most `limit` bytes of host memory.
+    /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of host memory.
     pub(crate) fn shrink_to(&self, limit: ByteSize) {
         while self.bytes() > limit.0 && self.evict(|item| item.bytes() > 0) {}
     }
 
-    /// Evicts least recently used indexes until all indexes take at most `limit` bytes of each device.
+    /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of each device.
     pub(crate) fn shrink_devices_to(&self, limit: ByteSize) {
         while self.device_total.load(Ordering::Relaxed) > limit.0 && self.evict_from_device() {}
     }
 
-    /// Evicts the least recently used index that is on devices; false if there is none.
+    /// Evicts the least worthwhile index that is on devices; false if there is none.
     pub(crate) fn evict_from_device(&self) -> bool {
         self.evict(|item| item.device_bytes() > 0)
     }
@@ -380,7 +380,7 @@ impl IndexCatalog {
         evicted.is_some()
     }
 
-    /// Reserves `bytes` of each of the engine's devices. Evicts least recently used indexes on devices until they fit.
+    /// Reserves `bytes` of each of the engine's devices. Evicts the least worthwhile indexes on devices until they fit.
     ///
     /// # Errors
     /// [`EngineError::DeviceMemory`] if they don't fit without these either.
@@ -420,7 +420,7 @@ impl IndexCatalog {
         })
     }
 
-    /// Reserves `bytes` for the index of `column`. Evicts least recently used indexes until the bytes fit both the
+    /// Reserves `bytes` for the index of `column`. Evicts the least worthwhile indexes until the bytes fit both the
     /// option's limit and the session's memory pool.
     ///
     /// # Errors
@@ -460,7 +460,7 @@ impl IndexCatalog {
         })
     }
 
-    /// Reserves `bytes` more in the memory pool of `reservation`. Evicts least recently used indexes until they fit.
+    /// Reserves `bytes` more in the memory pool of `reservation`. Evicts the least worthwhile indexes until they fit.
     ///
     /// # Errors
     /// The pool's, if they don't fit without cached indexes either.

@@ -581,6 +581,48 @@ async fn what_is_kept_is_limited() {
     assert_eq!(answer(&ctx, &QUERIES[0].replace("min", "max")).await.1, 0);
 }
 
+/// What saves least for its bytes goes first, although it has been used since. What is not used goes in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_saves_least_is_evicted_first() {
+    let ctx = tables().await;
+    let bytes = async || {
+        let sql = "SELECT CAST(sum(bytes) AS BIGINT) FROM rmq_indexes()";
+        bigint(&ctx, sql).await.expect("bytes")
+    };
+    let narrow = "SELECT q.id, count(*) FROM q JOIN p ON p.t BETWEEN q.a AND q.b GROUP BY q.id";
+    let wide = |i: usize| {
+        format!(
+            "SELECT q.id, min(p.v), max(p.v), min(p.u), max(p.u), sum(p.v * 2), min(p.id), max(p.id) \
+             FROM q JOIN p ON p.t + {i} BETWEEN q.a AND q.b GROUP BY q.id"
+        )
+    };
+    answer(&ctx, narrow).await;
+    let of_narrow = bytes().await;
+    answer(&ctx, &wide(0)).await;
+    let of_wide = bytes().await - of_narrow;
+    println!("{of_narrow} and {of_wide} bytes");
+    assert!(of_wide > 4 * of_narrow);
+    // Room for one of each.
+    let limit = of_narrow + of_wide * 3 / 2;
+    set(&ctx, "rmq.index_memory_limit", &limit.to_string());
+    answer(&ctx, &wide(1)).await;
+    assert_eq!(answer(&ctx, narrow).await.1, 1);
+    assert_eq!(answer(&ctx, &wide(0)).await.1, 0);
+    assert_eq!(answer(&ctx, &wide(0)).await.1, 1);
+    let mut evictions = 2;
+    let is_kept = async || {
+        let sql = "SELECT count(*) FROM rmq_indexes() WHERE \"column\" = 'p.t' OR \"column\" = 't'";
+        bigint(&ctx, sql).await != Some(0)
+    };
+    while is_kept().await {
+        answer(&ctx, &wide(evictions)).await;
+        evictions += 1;
+        assert!(evictions < 100);
+    }
+    println!("{evictions} evictions");
+    assert!(evictions > 4);
+}
+
 /// Other operators could not get that memory back.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_kept_in_a_limited_pool() {

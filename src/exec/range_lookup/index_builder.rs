@@ -324,7 +324,7 @@ impl<'a> IndexBuilder<'a> {
         })
     }
 
-    /// Reserves bytes for the index of a column. Evicts least recently used indexes for them.
+    /// Reserves bytes for the index of a column. Evicts the least worthwhile indexes for them.
     pub(super) fn reserve(
         &self,
         id: &IndexId,
