@@ -127,9 +127,10 @@ impl Item {
         }
     }
 
-    /// What building it again would take for each byte that it takes, in rows that are read and sorted or indexed: about
-    /// as long for all kinds, a tenth where the column is indexed where it lies, and a fifth to read it from files of
-    /// `rmq.index_directory`. A power of two, as it is an estimate: what is about as worthwhile goes in the order of use.
+    /// What building it again would take for each byte that it takes, in rows that are read and sorted or indexed:
+    /// about as long for all kinds, a tenth where the column is indexed where it lies, and a fifth to read it from
+    /// files of `rmq.index_directory`. A power of two, as it is an estimate: what is about as worthwhile goes in the
+    /// order of use.
     fn cost_per_byte(&self) -> f64 {
         let (rows, per_row, disk) = match self {
             Self::Index(_, reserved) => {
@@ -185,8 +186,8 @@ pub(super) struct ExpectedRows {
 }
 
 /// What is kept, evicted by what it would cost to build again for each byte: the least costly first, whose priority is
-/// added to that of all that is used afterwards, so that what is not used goes in the end, however costly ("GreedyDual-Size",
-/// Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997).
+/// added to that of all that is used afterwards, so that what is not used goes in the end, however costly
+/// ("GreedyDual-Size", Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997).
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) all: Vec<Entry>,

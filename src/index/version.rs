@@ -73,8 +73,18 @@ impl ScannedData {
     }
 
     /// See [`Version::added_since`].
-    fn added_since(&self, older: &Self, batches: usize) -> Option<Vec<bool>> {
-        let width = self.columns.len().checked_div(batches)?;
+    fn added_since(&self, older: &Self, pieces: usize, is_planned: bool) -> Option<Vec<bool>> {
+        if self.columns.is_empty() && older.columns.is_empty() && self.files.len() == pieces {
+            let is_same = |file: &FileVersion, old: &FileVersion| {
+                old == file || is_planned && old.is_as_planned(file)
+            };
+            let mut left = older.files.iter().peekable();
+            let added = self.files.iter();
+            let added = added.map(|file| left.next_if(|old| is_same(file, old)).is_none());
+            let added = added.collect();
+            return left.peek().is_none().then_some(added);
+        }
+        let width = self.columns.len().checked_div(pieces)?;
         if width == 0 || !(self.files.is_empty() && older.files.is_empty()) {
             return None;
         }
@@ -248,11 +258,17 @@ impl Version {
         matches!((self, other), (Self::Scans(now), Self::Scans(before)) if now.has_first_of(before))
     }
 
-    /// Which of the scanned batches, of which there are `batches`, are not in an older version of the same columns.
-    /// `None` if this version does not have all batches of the older one, in the same order, or has files.
-    pub(crate) fn added_since(&self, older: &Self, batches: usize) -> Option<Vec<bool>> {
+    /// Which of the scanned batches or files, of which there are `pieces`, are not in an older version of the same
+    /// columns. `None` if this version does not have all those of the older one, in the same order, or has both.
+    /// `is_planned` if it has of files what their store told when they were listed.
+    pub(crate) fn added_since(
+        &self,
+        older: &Self,
+        pieces: usize,
+        is_planned: bool,
+    ) -> Option<Vec<bool>> {
         match (self, older) {
-            (Self::Scans(now), Self::Scans(before)) => now.added_since(before, batches),
+            (Self::Scans(now), Self::Scans(before)) => now.added_since(before, pieces, is_planned),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::spilling::share;
 use crate::support::{bigint, cpu_session, run, set};
 
 /// Joins of every form whose answers of several segments are merged. `p` has the rows that are kept.
-const MERGED: [(&str, &str); 34] = [
+pub const MERGED: [(&str, &str); 34] = [
     (
         "sums",
         "SELECT q.id, count(*), count(p.v), sum(p.v), avg(p.f) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id",
@@ -166,7 +166,7 @@ const MERGED: [(&str, &str); 34] = [
 ];
 
 /// Joins that need all rows of a range at once: their build side is sorted anew as a whole.
-const WHOLE: [(&str, &str); 3] = [
+pub const WHOLE: [(&str, &str); 3] = [
     (
         "median",
         "SELECT q.id, (SELECT median(p.v) FROM p WHERE p.s = q.s AND p.t BETWEEN q.a AND q.b) AS m FROM q",
@@ -183,7 +183,7 @@ const WHOLE: [(&str, &str); 3] = [
 ];
 
 /// Values of these many rows of `p`, from `first` on: with NULLs, NaN, zeros of both signs, and many equal keys.
-fn rows(first: usize, count: usize) -> String {
+pub fn rows(first: usize, count: usize) -> String {
     format!(
         "SELECT value AS id, nullif(concat('s', value * 7 % 5), 's4') AS s, nullif(value * 7919 % 2003, 5) AS t, \
          value * 7919 % 2003 + value % 13 AS u, nullif(value * 31 % 100, 7) AS v, \
@@ -194,7 +194,7 @@ fn rows(first: usize, count: usize) -> String {
 }
 
 /// A session with tables `p` of this many rows and `q`, in as many partitions as it has.
-async fn tables(count: usize, partitions: usize) -> SessionContext {
+pub async fn tables(count: usize, partitions: usize) -> SessionContext {
     let ctx = joining(cpu_session());
     let partitions = partitions.to_string();
     set(&ctx, "datafusion.execution.target_partitions", &partitions);
@@ -210,7 +210,7 @@ async fn tables(count: usize, partitions: usize) -> SessionContext {
 }
 
 /// A session over the same tables that keeps nothing.
-async fn without_keeping(tables: &SessionContext, partitions: usize) -> SessionContext {
+pub async fn without_keeping(tables: &SessionContext, partitions: usize) -> SessionContext {
     let ctx = joining(cpu_session());
     let partitions = partitions.to_string();
     set(&ctx, "datafusion.execution.target_partitions", &partitions);
@@ -225,7 +225,7 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
 }
 
 /// The sorted rows, the number of segments of a build side that was kept in several, and the rows that were sorted.
-async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize, usize) {
+pub async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize, usize) {
     let plan = planned(ctx, sql).await;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await;
     let [segments, built] = ["index_segments", "build_rows"].map(|name| metric(&plan, name));
@@ -233,7 +233,7 @@ async fn answer(ctx: &SessionContext, sql: &str) -> (Vec<String>, usize, usize) 
 }
 
 /// Runs a query in both sessions. Returns the number of segments.
-async fn compare(ctx: &SessionContext, plain: &SessionContext, what: &str, sql: &str) -> usize {
+pub async fn compare(ctx: &SessionContext, plain: &SessionContext, what: &str, sql: &str) -> usize {
     let (expected, ..) = answer(plain, sql).await;
     let told = explained(ctx, "EXPLAIN", sql).await;
     let (found, segments, _) = answer(ctx, sql).await;

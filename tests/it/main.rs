@@ -14,6 +14,7 @@ mod hunt;
 mod join_choice;
 mod kept;
 mod kept_append;
+mod kept_files;
 mod kept_on_gpus;
 mod larger_than_memory;
 mod lazy_index;

@@ -46,7 +46,8 @@ pub(crate) fn planned_file_versions(scan: &FileScanConfig) -> Vec<FileVersion> {
         .collect()
 }
 
-fn planned_files(scan: &FileScanConfig) -> Vec<&ObjectMeta> {
+/// The metadata of each file that a scan reads from when they were listed, in the order of its groups.
+pub(crate) fn planned_files(scan: &FileScanConfig) -> Vec<&ObjectMeta> {
     let mut seen = HashSet::new();
     let files = scan.file_groups.iter().flat_map(FileGroup::iter);
     let files = files.map(|file| &file.object_meta);

@@ -55,6 +55,8 @@ impl PlanKey {
                     path,
                     range,
                     values,
+                    // The version of the file has its size.
+                    file_bytes: _,
                 } in parts
                 {
                     version.add_debug(&(path.as_ref(), range));

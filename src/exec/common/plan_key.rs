@@ -33,8 +33,9 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::common::file_versions::{file_versions, planned_file_versions};
+use crate::exec::common::file_versions::{file_versions, planned_file_versions, planned_files};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::exec::common::pieces::Pieces;
 use crate::index::entries::SentRows;
 use crate::index::version::{FileVersion, Version};
 
@@ -78,7 +79,8 @@ impl Layout {
                         _ => parts.push(part),
                     }
                 }
-                Self::Files(vec![parts])
+                let parts = parts.into_iter().map(FilePart::normalized);
+                Self::Files(vec![parts.collect()])
             }
         }
     }
@@ -112,18 +114,27 @@ pub(super) struct FilePart {
     pub(super) path: Path,
     pub(super) range: Option<FileRange>,
     pub(super) values: Vec<ScalarValue>,
+    /// Bytes of the whole file.
+    pub(super) file_bytes: i64,
 }
 
 impl FilePart {
     /// `None` for a file if the table's provider may read only some of its rows.
     fn new(file: &PartitionedFile) -> Option<Self> {
-        let size = i64::try_from(file.object_meta.size).ok()?;
-        let is_whole = |range: &FileRange| (range.start, range.end) == (0, size);
-        file.extensions.is_empty().then(|| Self {
+        let part = Self {
             path: file.object_meta.location.clone(),
-            range: file.range.clone().filter(|range| !is_whole(range)),
+            range: file.range.clone(),
             values: file.partition_values.clone(),
-        })
+            file_bytes: i64::try_from(file.object_meta.size).ok()?,
+        };
+        file.extensions.is_empty().then(|| part.normalized())
+    }
+
+    /// The same part. The whole file has no range.
+    fn normalized(mut self) -> Self {
+        let all = (0, self.file_bytes);
+        self.range.take_if(|range| (range.start, range.end) == all);
+        self
     }
 
     /// Whether `next` is the part of the same file that begins where this one ends.
@@ -197,10 +208,19 @@ impl<'a> ScanPlan<'a> {
         })
     }
 
-    /// The batches that are scanned, in the order of their rows, if these are the rows of one table in memory.
-    pub(crate) fn batches(&self) -> Option<impl Iterator<Item = &'a RecordBatch> + use<'a>> {
-        match self.memory.as_slice() {
-            [memory] if self.files.is_empty() => Some(memory.partitions().iter().flatten()),
+    /// The pieces that are scanned, in the order of their rows, if these are the rows of one table.
+    pub(crate) fn pieces(&self) -> Option<Pieces> {
+        match (self.memory.as_slice(), self.files.as_slice()) {
+            ([memory], []) => {
+                let batches = memory.partitions().iter().flatten();
+                Some(Pieces::Batches(
+                    batches.map(RecordBatch::num_rows).collect(),
+                ))
+            }
+            ([], [files]) => {
+                let files = planned_files(files).into_iter();
+                Some(Pieces::Files(files.map(|meta| meta.size).collect()))
+            }
             _ => None,
         }
     }
@@ -436,6 +456,21 @@ impl PlanKey {
         self.is_of_same_plan(older) && size(self) >= size(older)
     }
 
+    /// Which files are not among those of an older plan. `None` if it does not scan the whole of each of its files, in
+    /// the same order, or scans others, too.
+    pub(crate) fn files_added_since(&self, older: &Self) -> Option<Vec<bool>> {
+        let files = |key: &'_ Self| match key.layouts.as_slice() {
+            [Layout::Files(groups)] => Some(groups.iter().flatten().cloned().collect::<Vec<_>>()),
+            _ => None,
+        };
+        let (now, before) = (files(self)?, files(older)?);
+        let mut left = before.iter().peekable();
+        let added = now.iter().map(|file| left.next_if_eq(&file).is_none());
+        let added = added.collect();
+        let are_whole = now.iter().all(|file| file.range.is_none());
+        (are_whole && left.peek().is_none()).then_some(added)
+    }
+
     fn deals_out_batches(&self) -> bool {
         let mut operators = self.operators.iter();
         operators.any(|operator| matches!(operator, Operator::RoundRobin(_)))
@@ -445,39 +480,6 @@ impl PlanKey {
     pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
         self.operators == other.operators
     }
-}
-
-/// The same plan over those batches of its scan of a table in memory whose numbers `is_read` selects.
-///
-/// # Errors
-/// DataFusion's, if an operator can't have another input.
-pub(crate) fn over_batches(
-    plan: &Arc<dyn ExecutionPlan>,
-    is_read: &dyn Fn(usize) -> bool,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let replaced = Arc::clone(plan).transform_up(|operator| {
-        if let Some(rows) = operator.downcast_ref::<OrderedRowsExec>() {
-            let hidden = over_batches(rows.hidden(), is_read)?;
-            return Ok(Transformed::yes(Arc::new(rows.over(hidden)) as _));
-        }
-        let scan = operator.downcast_ref::<DataSourceExec>();
-        let scan = scan.and_then(|scan| scan.data_source().downcast_ref::<MemorySourceConfig>());
-        let Some(memory) = scan else {
-            return Ok(Transformed::no(operator));
-        };
-        let mut numbers = 0..;
-        let partitions = memory.partitions().iter().map(|batches| {
-            let read = batches
-                .iter()
-                .filter(|_| numbers.next().is_some_and(is_read));
-            read.cloned().collect()
-        });
-        let partitions: Vec<Vec<RecordBatch>> = partitions.collect();
-        let (schema, columns) = (memory.original_schema(), memory.projection().clone());
-        let scan = MemorySourceConfig::try_new_exec(&partitions, schema, columns)?;
-        Ok(Transformed::yes(scan as _))
-    });
-    replaced.data()
 }
 
 /// An expression over these columns, by what they are; `None` if it refers to others.

@@ -54,8 +54,8 @@ impl MemoryBudget<'_> {
         index_bytes <= self.limit.0 && self.is_free(index_bytes)
     }
 
-    /// Whether the pool has this many bytes for queries that run now. Evicts the least worthwhile indexes for it, unless
-    /// the whole pool is smaller.
+    /// Whether the pool has this many bytes for queries that run now. Evicts the least worthwhile indexes for it,
+    /// unless the whole pool is smaller.
     fn is_free(&self, bytes: usize) -> bool {
         // Not counted as that of an index, which would make others fail meanwhile.
         let memory = MemoryConsumer::new("rmq column").register(self.pool);

@@ -11,7 +11,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
 
-/// Makes range joins show where their build sides come from. One of the last rules of plans of EXPLAIN and EXPLAIN ANALYZE.
+/// Makes range joins show where their build sides come from. One of the last rules of plans of EXPLAIN and EXPLAIN
+/// ANALYZE.
 #[derive(Debug)]
 pub(crate) struct ShowBuildOrigins(pub(crate) Arc<IndexCatalog>);
 

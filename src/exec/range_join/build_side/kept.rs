@@ -24,8 +24,8 @@
 //! `expect_named` finds its rows again where nothing of the old version is left.
 //!
 //! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX:
-//! other operators could not get that memory back. A table that has changed otherwise than by appending, and files, are
-//! sorted anew as a whole. What devices have sorted is kept by itself (`kept_on_devices`).
+//! other operators could not get that memory back. A table that has changed otherwise than by appending is sorted anew
+//! as a whole. What devices have sorted is kept by itself (`kept_on_devices`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -380,7 +380,7 @@ impl BuildSideKeeper {
     }
 
     /// Keeps rows for later queries, unless a file has changed or may have while it was read; returns whether it does.
-    /// `segment_of` is the number of the segment of each batch, and `searches` counts on, if there are several.
+    /// `segment_of` is the number of the segment of each batch or file, and `searches` counts on, if there are several.
     ///
     /// # Errors
     /// An error if the range key has no type.

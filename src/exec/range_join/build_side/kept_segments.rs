@@ -12,10 +12,11 @@
 //! there are O(log n) segments of n rows, and each row is sorted O(log n) times, besides those of small segments. Once
 //! searching several segments instead of one has taken as long as sorting all rows, all are sorted anew.
 //!
-//! The batches of the kept version must be among those of the new one, in the same order (`Version::added_since`).
-//! Those of a table with several partitions may be appended between them, which no join can use in which the order of
-//! equal keys decides. The rest is read by the same plan over these batches alone (`over_batches`), which are never
-//! moved into the order of their keys. Values of a segment have the version of its batches.
+//! The batches or files of the kept version must be among those of the new one, in the same order
+//! (`Version::added_since`). Those of a table with several partitions, and files by their names, may come between them,
+//! which no join can use in which the order of equal keys decides. The rest is read by the same plan over these batches
+//! or files alone (`over_pieces`), which are never moved into the order of their keys. Values of a segment have the
+//! version of its batches.
 //!
 //! A segment is built for the partial aggregates of spill runs (`MergePlan`), with the range key as another value, and
 //! each probe batch is taken through all segments at once: `Partials` merge their aggregates, with the number of the
@@ -25,12 +26,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlanProperties;
 
-use crate::exec::common::plan_key::{ScanPlan, over_batches};
+use crate::exec::common::pieces::{Pieces, over_pieces};
+use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
 use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
@@ -46,9 +47,9 @@ pub(crate) struct KeptSegments {
     /// Keeps all of them.
     pub(crate) keeper: BuildSideKeeper,
     pub(crate) parts: Vec<SegmentPart>,
-    /// The number of the segment that has the rows of each batch.
+    /// The number of the segment that has the rows of each batch or file.
     pub(crate) segment_of: Vec<usize>,
-    /// Rows of the scan in all batches.
+    /// Rows of the scan, about.
     pub(crate) rows: usize,
     pub(crate) searches: Searches,
 }
@@ -65,12 +66,13 @@ pub(crate) struct SegmentPart {
 /// The rows whose segments are looked for.
 #[derive(Debug)]
 pub(super) struct WantedRows<'a> {
-    pub(super) key: &'a RowsKey,
-    pub(super) version: &'a Version,
-    /// The rows of each batch that is scanned.
-    pub(super) batch_rows: Vec<usize>,
+    key: &'a RowsKey,
+    version: &'a Version,
+    /// Whether it has of files what their store told when they were listed.
+    is_planned: bool,
+    pieces: Pieces,
     /// Whether the order of equal keys decides.
-    pub(super) needs_order: bool,
+    needs_order: bool,
 }
 
 /// The rows of a version, divided into segments.
@@ -80,6 +82,7 @@ pub(super) struct Division {
     kept: Vec<Arc<Segment>>,
     has_rest: bool,
     segment_of: Vec<usize>,
+    rows: usize,
     searches: Searches,
 }
 
@@ -90,15 +93,16 @@ impl<'a> WantedRows<'a> {
         key: &'a RowsKey,
         version: &'a Version,
         needs_order: bool,
+        is_planned: bool,
     ) -> Option<Self> {
         if !scanned.is_in_order || needs_order && scanned.deals_out_batches() {
             return None;
         }
-        let batch_rows = scanned.batches()?.map(RecordBatch::num_rows);
         Some(Self {
             key,
             version,
-            batch_rows: batch_rows.collect(),
+            is_planned,
+            pieces: scanned.pieces()?,
             needs_order,
         })
     }
@@ -112,7 +116,7 @@ impl<'a> WantedRows<'a> {
         {
             return None;
         }
-        let added = self.version.added_since(older, self.batch_rows.len())?;
+        let added = self.added_since(kept, older)?;
         let (mut known, tail) = (kept.segment_numbers(), kept.segments.len());
         let numbers = added.into_iter();
         let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
@@ -121,10 +125,8 @@ impl<'a> WantedRows<'a> {
             return None;
         }
         let mut segments = kept.segments.clone();
-        let mut rows = vec![0; tail + 1];
-        for (number, batch_rows) in segment_of.iter().zip(&self.batch_rows) {
-            rows[*number] += batch_rows;
-        }
+        let mut rows = self.rows_of_segments(kept, &segment_of);
+        let all_rows = rows.iter().sum();
         let has_rest = segment_of.contains(&tail);
         if let Some(mut rest) = rows.pop().filter(|_| has_rest) {
             while let Some(last) = rows.pop_if(|last| *last < 2 * rest.max(SMALL_ROWS)) {
@@ -136,15 +138,63 @@ impl<'a> WantedRows<'a> {
             of_batches.for_each(|segment| *segment = (*segment).min(number));
         }
         let number = segments.len() + usize::from(has_rest);
-        if number < 2 || kept.searches.justify_sorting(self.batch_rows.iter().sum()) {
+        if number < 2 || kept.searches.justify_sorting(all_rows) {
             return None;
         }
         Some(Division {
             kept: segments,
             has_rest,
             segment_of,
+            rows: all_rows,
             searches: kept.searches.clone(),
         })
+    }
+}
+
+impl WantedRows<'_> {
+    /// Which pieces are not among those of a side that is kept in an older version.
+    fn added_since(&self, kept: &KeptSide, older: &Version) -> Option<Vec<bool>> {
+        let pieces = self.pieces.len();
+        let added = self.version.added_since(older, pieces, self.is_planned)?;
+        match self.pieces {
+            Pieces::Batches(_) => Some(added),
+            Pieces::Files(_) => {
+                // A plan may read other parts of the same files, or with other values of partition columns.
+                let by_plan = self.key.plan.files_added_since(&kept.key.plan)?;
+                (added == by_plan).then_some(added)
+            }
+        }
+    }
+
+    /// The rows of each segment of a side that is kept, and those of the rest. Those of files are estimated.
+    fn rows_of_segments(&self, kept: &KeptSide, segment_of: &[usize]) -> Vec<usize> {
+        let tail = kept.segments.len();
+        let mut rows = vec![0; tail + 1];
+        match &self.pieces {
+            Pieces::Batches(batches) => {
+                for (number, batch_rows) in segment_of.iter().zip(batches) {
+                    rows[*number] += batch_rows;
+                }
+            }
+            Pieces::Files(files) => {
+                let (mut kept_bytes, mut added_bytes) = (0, 0);
+                for (number, bytes) in segment_of.iter().zip(files) {
+                    let bytes_of = if *number == tail {
+                        &mut added_bytes
+                    } else {
+                        &mut kept_bytes
+                    };
+                    *bytes_of += u128::from(*bytes);
+                }
+                for (rows, segment) in rows.iter_mut().zip(&kept.segments) {
+                    *rows = segment.sorted().total_rows;
+                }
+                let kept_rows: usize = rows.iter().sum();
+                let added = kept_rows as u128 * added_bytes / kept_bytes.max(1);
+                rows[tail] = usize::try_from(added).unwrap_or(usize::MAX);
+            }
+        }
+        rows
     }
 }
 
@@ -157,7 +207,7 @@ impl KeptSegments {
         }
         let scanned = ScanPlan::of(keeper.plan())?;
         let needs_order = keeper.columns.row_order_matters();
-        let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order)?;
+        let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order, false)?;
         let found = keeper.catalog.find_rows(|rows, version| {
             let kept = KeptSide::of(rows.as_ref())?;
             wanted.divide(kept, version)
@@ -166,6 +216,7 @@ impl KeptSegments {
             kept,
             has_rest,
             segment_of,
+            rows,
             searches,
         } = found?;
         let values = over_scan(columns, &scanned)?.split_off(columns.num_equality_keys + 1);
@@ -183,7 +234,7 @@ impl KeptSegments {
         Some(Self {
             parts: parts.collect(),
             keeper: keeper.clone(),
-            rows: wanted.batch_rows.iter().sum(),
+            rows,
             segment_of,
             searches,
         })
@@ -194,8 +245,8 @@ impl KeptSegments {
     /// # Errors
     /// Those of the plan.
     pub(crate) fn read(&self, number: usize) -> Result<Vec<SendableRecordBatchStream>> {
-        let is_read = |batch: usize| self.segment_of.get(batch) == Some(&number);
-        let plan = over_batches(self.keeper.plan(), &is_read)?;
+        let is_read = |piece: usize| self.segment_of.get(piece) == Some(&number);
+        let plan = over_pieces(self.keeper.plan(), &is_read)?;
         let partitions = 0..plan.output_partitioning().partition_count();
         let inputs =
             partitions.map(|partition| plan.execute(partition, Arc::clone(&self.keeper.context)));

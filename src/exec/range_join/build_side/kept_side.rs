@@ -1,6 +1,6 @@
 //! Sorted build rows that a session keeps between queries, and what queries have built of their values.
 //!
-//! Rows that have been appended to a table in memory are sorted by themselves, as another [`Segment`].
+//! Rows that have been appended to a table are sorted by themselves, as another [`Segment`].
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ pub(crate) struct KeptSide {
     pub(super) is_in_order: bool,
     /// The first one has the first rows.
     pub(super) segments: Vec<Arc<Segment>>,
-    /// The number of the segment that has the rows of each batch; empty if all are in the first one.
+    /// The number of the segment that has the rows of each batch or file; empty if all are in the first one.
     pub(super) segment_of: Vec<usize>,
     pub(super) searches: Searches,
 }
@@ -156,7 +156,7 @@ impl KeptSide {
         }
     }
 
-    /// The number of the segment that has the rows of each batch, from the first batch on.
+    /// The number of the segment that has the rows of each batch or file, from the first on.
     pub(super) fn segment_numbers(&self) -> impl Iterator<Item = usize> {
         let numbers = self.segment_of.iter().copied();
         numbers.chain(self.segment_of.is_empty().then_some(0).into_iter().cycle())

@@ -1,7 +1,7 @@
 //! Where the build side of a range join comes from, as EXPLAIN shows it: `index=kept` or `index=built`.
 //!
-//! Before the join runs, the catalog tells whether the rows are kept of what the plan scans; files are taken to be as they
-//! were when the query was planned. Afterwards the metrics tell what it has done.
+//! Before the join runs, the catalog tells whether the rows are kept of what the plan scans; files are taken to be as
+//! they were when the query was planned. Afterwards the metrics tell what it has done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn is_kept(
         batch_rows,
     };
     let needs_order = columns.row_order_matters();
-    let segments = WantedRows::of(&scanned, &key, &version, needs_order);
+    let segments = WantedRows::of(&scanned, &key, &version, needs_order, true);
     let segments = segments.filter(|_| merges_segments);
     Some(catalog.has_rows(|rows, known| {
         let is_same = || known.matches_planned(&version);
