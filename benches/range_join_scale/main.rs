@@ -86,6 +86,9 @@ struct Options {
     /// indexes
     #[arg(long)]
     start: Option<PathBuf>,
+    /// With --start: as after a boot, with nothing in Linux's page cache. Needs root
+    #[arg(long, requires = "start")]
+    cold: bool,
     /// Measure what indexes cost where the searched tables grow, instead: this many INSERTs, each before a query
     #[arg(long, default_value_t = 0)]
     appends: usize,

@@ -189,7 +189,8 @@ impl IndexBuild {
         let table = &self.index.table;
         exec_err!(
             "the table {table} can't tell whether it has changed since, so that its index would be built for each query: only \
-             tables in memory and at most 256 Parquet files can, if they have rows and are not being written"
+             tables in memory, at most 256 Parquet files, and tables that state their versions can, if they have rows and are \
+             not being written"
         )
     }
 

@@ -228,14 +228,18 @@ impl IndexCatalog {
             }
             Item::Index(..) => false,
         });
-        if bytes <= limit.0 {
-            let name = older.iter().find_map(|entry| entry.name.clone());
-            let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
-            entries.add(Item::Rows(rows), version, name);
-        }
         drop(entries);
+        let name = older.iter().find_map(|entry| entry.name.clone());
         drop(older);
-        self.shrink_to(limit);
+        let Some(others) = limit.0.checked_sub(bytes) else {
+            self.shrink_to(limit);
+            return;
+        };
+        // What is new is not among what gives way to it.
+        self.shrink_to(ByteSize(others));
+        let mut entries = self.lock();
+        let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
+        entries.add(Item::Rows(rows), version, name);
     }
 
     /// Whether there is an index of this name.

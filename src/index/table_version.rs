@@ -21,6 +21,14 @@ pub trait VersionedTable: TableProvider {
     /// The version of the rows that a scan that is planned now returns; `None` if it is not known. Called several times
     /// for each query that uses positions of the table, so it should not ask a store.
     fn version(&self) -> Option<TableVersion>;
+
+    /// Whether scans with the same filters and `target_partitions` return the rows of a version in the same partitions
+    /// and in the same order each time: no partition takes files from another, say. Otherwise the sorted rows of a
+    /// range join are not kept if its result depends on the order of rows with equal keys, nor can CREATE INDEX name
+    /// them.
+    fn repeats_order(&self) -> bool {
+        false
+    }
 }
 
 /// One version of a table's rows: parts that never change, such as files or snapshots, in the order of a scan.
@@ -87,6 +95,11 @@ impl TableVersion {
         parts.map(|part| part.rows).sum()
     }
 
+    /// Whether both are versions of the same table.
+    pub(crate) fn is_of_table(&self, other: &Self) -> bool {
+        self.table == other.table
+    }
+
     /// The number of parts of an older version, if this one begins with all of them.
     pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
         let begins_so = self.table == older.table && self.parts.starts_with(&older.parts);
@@ -114,6 +127,7 @@ struct VersionedType {
     id: TypeId,
     name: &'static str,
     version: fn(&dyn TableProvider) -> Option<TableVersion>,
+    repeats_order: fn(&dyn TableProvider) -> Option<bool>,
 }
 
 impl VersionedTypes {
@@ -123,6 +137,7 @@ impl VersionedTypes {
             id: TypeId::of::<T>(),
             name: type_name::<T>(),
             version: |table| table.downcast_ref::<T>()?.version(),
+            repeats_order: |table| Some(table.downcast_ref::<T>()?.repeats_order()),
         };
         let mut types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if types.iter().all(|known| known.id != added.id) {
@@ -130,18 +145,34 @@ impl VersionedTypes {
         }
     }
 
+    /// Whether no type has been added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.types().is_empty()
+    }
+
     /// The version that a table states now.
     pub(crate) fn version(&self, table: &dyn TableProvider) -> Option<TableVersion> {
-        // The lock is released before a provider is called.
-        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let types = types.clone();
+        let types = self.types();
         types.iter().find_map(|known| (known.version)(table))
+    }
+
+    /// Whether scans of a table repeat the order of its rows.
+    pub(crate) fn repeats_order(&self, table: &dyn TableProvider) -> bool {
+        let types = self.types();
+        let repeats = types.iter().find_map(|known| (known.repeats_order)(table));
+        repeats.unwrap_or(false)
+    }
+
+    /// A copy, so that no lock is held while a provider is called.
+    fn types(&self) -> Vec<VersionedType> {
+        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        types.clone()
     }
 }
 
 impl fmt::Debug for VersionedTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = self.types();
         f.debug_list()
             .entries(types.iter().map(|t| t.name))
             .finish()

@@ -50,30 +50,39 @@ pub(crate) struct Span {
     pub(crate) size: u64,
 }
 
-/// Columns of batches in memory, as arrays that are referenced weakly, and files.
+/// Columns of batches in memory, as arrays that are referenced weakly, files, and versions that tables have stated.
 #[derive(Debug, Clone)]
 pub(crate) struct ScannedData {
     columns: Arc<[Weak<dyn Array>]>,
     files: Vec<FileVersion>,
+    stated: Vec<TableVersion>,
 }
 
 impl ScannedData {
     fn matches(&self, other: &Self) -> bool {
-        same_arrays(&self.columns, &other.columns) && self.files == other.files
+        same_arrays(&self.columns, &other.columns)
+            && self.files == other.files
+            && self.stated == other.stated
     }
 
-    /// Whether the first array and the first file of `other` are among these.
+    /// Whether the first array, the first file and the first table of `other` are among these.
     fn has_first_of(&self, other: &Self) -> bool {
         let first = other.columns.first().map(address);
         let mut arrays = self.columns.iter().map(address);
         let file = other.files.first().map(FileVersion::path);
         let mut files = self.files.iter().map(FileVersion::path);
+        let table = other.stated.first();
+        let mut tables = self.stated.iter();
         first.is_none_or(|first| arrays.any(|array| array == first))
             && file.is_none_or(|file| files.any(|path| path == file))
+            && table.is_none_or(|table| tables.any(|now| now.is_of_table(table)))
     }
 
     /// See [`Version::added_since`].
     fn added_since(&self, older: &Self, pieces: usize, is_planned: bool) -> Option<Vec<bool>> {
+        if !self.stated.is_empty() {
+            return None;
+        }
         if self.columns.is_empty() && older.columns.is_empty() && self.files.len() == pieces {
             let is_same = |file: &FileVersion, old: &FileVersion| {
                 old == file || is_planned && old.is_as_planned(file)
@@ -207,25 +216,35 @@ impl Version {
         Self::Arrays(chunks.into_iter().map(Arc::downgrade).collect())
     }
 
-    /// The version of these columns of batches, and of these files. `None` without any.
+    /// The version of these columns of batches, of these files, and of tables that have stated these. `None` without
+    /// any.
     pub(crate) fn from_scans<'a>(
         batches: impl IntoIterator<Item = (&'a RecordBatch, &'a [usize])>,
         files: Vec<FileVersion>,
+        stated: Vec<TableVersion>,
     ) -> Option<Self> {
         let columns = batches.into_iter().flat_map(|(batch, read)| {
             let read = read.iter();
             read.map(|column| Arc::downgrade(batch.column(*column)))
         });
         let columns: Arc<[_]> = columns.collect();
-        let is_empty = columns.is_empty() && files.is_empty();
-        (!is_empty).then_some(Self::Scans(ScannedData { columns, files }))
+        let is_empty = columns.is_empty() && files.is_empty() && stated.is_empty();
+        (!is_empty).then_some(Self::Scans(ScannedData {
+            columns,
+            files,
+            stated,
+        }))
     }
 
     /// Adds what tells this version from others in any process; returns the store and the path of the first file.
     /// `None` if it is not one of files alone.
     pub(crate) fn add_to(&self, identity: &mut Identity) -> Option<(&str, &Path)> {
         let files = match self {
-            Self::Scans(ScannedData { columns, files }) if columns.is_empty() => files,
+            Self::Scans(ScannedData {
+                columns,
+                files,
+                stated,
+            }) if columns.is_empty() && stated.is_empty() => files,
             Self::Files { files, .. } => files,
             Self::Arrays(_) | Self::Scans(_) | Self::Stated(_) => return None,
         };
@@ -300,6 +319,7 @@ impl Version {
             (Self::Scans(known), Self::Scans(planned)) => {
                 let mut files = known.files.iter().zip(&planned.files);
                 same_arrays(&known.columns, &planned.columns)
+                    && known.stated == planned.stated
                     && known.files.len() == planned.files.len()
                     && files.all(|(known, planned)| known.is_as_planned(planned))
             }

@@ -26,6 +26,7 @@ use crate::logical_plan::create_index::CreateIndex;
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::planner::index_schema::SchemaOfIndexes;
 use crate::planner::registration::Registration;
+use crate::planner::versioned_scans::versioned;
 use rmq_engine::Extreme;
 
 /// How the statement is called in errors.
@@ -89,15 +90,21 @@ pub(crate) async fn expect_named(
     let of_read = |index: &&NamedIndex| visited.is_ok() && read.contains(&index.table);
     for index in unbuilt.iter().filter(of_read) {
         // The table of this name may be another one now, or none.
-        if let Err(error) = expect(index, &names, session).await {
+        if let Err(error) = expect(index, &names, registration, session).await {
             log::debug!("the index {} is not built: {error}", index.name);
         }
     }
 }
 
-async fn expect(index: &NamedIndex, names: &Names, session: &dyn Session) -> Result<()> {
+async fn expect(
+    index: &NamedIndex,
+    names: &Names,
+    registration: &Registration,
+    session: &dyn Session,
+) -> Result<()> {
     let provider = names.find_table(STATEMENT, &index.table).await?;
     let scan = session.optimize(&scan(index, &provider)?)?;
+    let scan = versioned(scan, &registration.indexes)?;
     let planner = DefaultPhysicalPlanner::default();
     let plan = planner.create_physical_plan(&scan, session).await?;
     expect_rows(&index.name, &plan, &session.task_ctx()).await;

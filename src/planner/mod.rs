@@ -1,7 +1,7 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
 //! and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
-//! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`.
+//! `versioned_scans` tells which version of a table a scan returns. `create_index` plans CREATE INDEX, whose names are tables of `index_schema`.
 //! `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no meaning (`over_clause`).
 
 pub(crate) mod asof_join;
@@ -19,3 +19,4 @@ pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
+pub(crate) mod versioned_scans;

@@ -27,6 +27,7 @@ use crate::planner::join_choices::JoinChoices;
 use crate::planner::range_join_planner::RangeJoinPlanner;
 use crate::planner::range_lookup_planner::RangeLookupPlanner;
 use crate::planner::registration::Registration;
+use crate::planner::versioned_scans::with_versioned_scans;
 
 /// Makes the physical plan of an optimized logical plan, for a session with a query planner of its own.
 ///
@@ -226,6 +227,7 @@ async fn plan_statement(
             Cow::Borrowed(plan) => with_fresh_slots(plan)?,
             Cow::Owned(plan) => Cow::Owned(with_fresh_slots(&plan)?.into_owned()),
         };
+        let prepared = with_versioned_scans(prepared, &registration.indexes, session)?;
         let names = registration.names.with_config(session.config_options());
         let indexes = &registration.indexes;
         let lookups = Arc::new(RangeLookupPlanner::new(names, Arc::clone(indexes)));

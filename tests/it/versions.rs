@@ -14,6 +14,7 @@ use datafusion_rmq::{TableVersion, VersionedTable, register_versioned};
 use rmq_testing::{Random, cases};
 
 use crate::appended::{Work, answer, without_keeping};
+use crate::kept::{self, explained, joining, named};
 use crate::staleness::numbers;
 use crate::support::{bigint, cpu_session, error, run};
 
@@ -28,6 +29,8 @@ struct Parts {
     partitions: usize,
     /// Whether the version is known.
     is_stated: bool,
+    /// Whether scans repeat the order of rows.
+    repeats_order: bool,
     /// Rows that are stated and do not exist.
     wrong_rows: u64,
 }
@@ -39,6 +42,7 @@ impl Parts {
             parts: Mutex::new(parts),
             partitions: 1,
             is_stated: true,
+            repeats_order: true,
             wrong_rows: 0,
         }
     }
@@ -61,7 +65,8 @@ impl Parts {
 #[async_trait::async_trait]
 impl TableProvider for Parts {
     fn schema(&self) -> SchemaRef {
-        Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]))
+        let field = |name| Field::new(name, DataType::Int64, true);
+        Arc::new(Schema::new(vec![field("v"), field("w")]))
     }
 
     fn table_type(&self) -> TableType {
@@ -77,8 +82,9 @@ impl TableProvider for Parts {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let parts = self.parts.lock().unwrap();
         let batches = parts.iter().map(|(_, values)| {
-            let column = numbers(values.iter().copied());
-            RecordBatch::try_new(self.schema(), vec![column]).expect("one column")
+            let v = numbers(values.iter().copied());
+            let w = numbers((0..).take(values.len()));
+            RecordBatch::try_new(self.schema(), vec![v, w]).expect("two columns")
         });
         let batches: Vec<_> = batches.collect();
         let most = batches.len().div_ceil(self.partitions).max(1);
@@ -101,6 +107,10 @@ impl VersionedTable for Parts {
             },
         );
         self.is_stated.then_some(version)
+    }
+
+    fn repeats_order(&self) -> bool {
+        self.repeats_order
     }
 }
 
@@ -167,6 +177,93 @@ async fn indexes_are_kept_while_the_version_is_the_same() {
     assert_eq!(work(&ctx, &plain).await, (1, 0, 0, 0));
 }
 
+/// Range joins that search the table, whose row number decides ties.
+const JOINS: [&str; 4] = [
+    "SELECT q.id, count(*), sum(t.v) FROM q JOIN t ON t.v BETWEEN q.id - 2 AND q.id GROUP BY q.id",
+    "SELECT q.id, t.v FROM q LEFT JOIN t ON t.v > q.id AND t.v <= q.id + 3",
+    "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM (SELECT * FROM t WHERE t.v % 3 = 0) t WHERE t.v BETWEEN q.id AND q.id + 1)",
+    "SELECT q.id, (SELECT last_value(t.w ORDER BY t.v) FROM t WHERE t.v <= q.id) AS w FROM q",
+];
+
+/// The number of build sides that a join finds, whose rows are those of the session that keeps nothing.
+async fn found(ctx: &SessionContext, plain: &SessionContext, sql: &str) -> usize {
+    let told = explained(ctx, "EXPLAIN", sql).await;
+    let (expected, _) = kept::answer(plain, sql).await;
+    let (rows, found) = kept::answer(ctx, sql).await;
+    assert_eq!(rows, expected, "{sql}");
+    assert_eq!(told == ["kept"], found == 1, "{sql}");
+    found
+}
+
+/// Sessions as [`sessions`] whose joins become range joins, with the other side.
+async fn joining_sessions() -> (SessionContext, SessionContext) {
+    let (ctx, plain) = sessions();
+    for ctx in [&ctx, &plain] {
+        joining(ctx.clone());
+        // So many that their ranges are not compared one by one.
+        let q = "CREATE TABLE q AS SELECT value % 20 AS id, value % 7 AS lo FROM range(0, 100)";
+        run(ctx, q).await.expect("q");
+    }
+    (ctx, plain)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn range_joins_keep_rows_while_the_version_is_the_same() {
+    let (ctx, plain) = joining_sessions().await;
+    let many = || (0..1000).map(|i| i * 37 % 23).collect();
+    let first = || vec![(1, many()), (2, vec![7, 11, 3])];
+    for (partitions, repeats_order) in [(1, true), (3, true), (1, false), (2, false)] {
+        let table = || Parts {
+            partitions,
+            repeats_order,
+            ..Parts::new(&format!("{partitions} {repeats_order}"), first())
+        };
+        for sql in JOINS {
+            table().register(&[&ctx, &plain]);
+            found(&ctx, &plain, sql).await;
+            // Another object of the same version.
+            let table = table().register(&[&ctx, &plain]);
+            let is_kept = repeats_order || !sql.contains("last_value");
+            assert_eq!(found(&ctx, &plain, sql).await == 1, is_kept, "{sql}");
+            table.add(3, vec![2, 9]);
+            assert_eq!(found(&ctx, &plain, sql).await, 0, "{sql}");
+            assert_eq!(found(&ctx, &plain, sql).await == 1, is_kept, "{sql}");
+            table.parts.lock().unwrap()[0] = (4, vec![1, 1]);
+            assert_eq!(found(&ctx, &plain, sql).await, 0, "{sql}");
+        }
+    }
+    // The rows of another filter.
+    let join = JOINS[0].replace("JOIN t ON", "JOIN (SELECT * FROM t WHERE v <> 4) t ON");
+    assert_eq!(found(&ctx, &plain, JOINS[0]).await, 0);
+    for is_found in [0, 1] {
+        assert_eq!(found(&ctx, &plain, &join).await, is_found);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn named_indexes_of_several_columns_are_those_of_versions() {
+    let (ctx, plain) = joining_sessions().await;
+    let many = (0..1000).map(|i| i % 50).collect();
+    let table = Parts::new("a", vec![(1, many), (2, vec![7])]).register(&[&ctx, &plain]);
+    let create = "CREATE INDEX by_w ON t USING rmq (w, v)";
+    run(&ctx, create).await.expect(create);
+    let sql = "SELECT q.id, max(t.v) FROM q JOIN t ON t.w = q.id AND t.v BETWEEN q.lo AND q.lo + 9 GROUP BY q.id";
+    assert_eq!(found(&ctx, &plain, sql).await, 1);
+    table.add(3, vec![2, 9]);
+    assert_eq!(found(&ctx, &plain, sql).await, 0);
+    assert_eq!(found(&ctx, &plain, sql).await, 1);
+    assert_eq!(named(&ctx).await, ["by_w | w, v | 1003"]);
+    // Rows whose order may be another the next time.
+    let unordered = Parts {
+        repeats_order: false,
+        ..Parts::new("b", vec![(1, vec![5, 3, 8])])
+    };
+    unordered.register(&[&ctx, &plain]);
+    run(&ctx, "DROP TABLE rmq.by_w").await.expect("by_w");
+    let message = error(&ctx, "CREATE INDEX other ON t USING rmq (w, v)").await;
+    assert!(message.contains("order"), "{message}");
+}
+
 #[tokio::test]
 async fn nothing_is_kept_without_a_version() {
     let (ctx, plain) = sessions();
@@ -230,7 +327,7 @@ async fn a_version_of_other_rows_is_an_error() {
 #[test]
 fn changes_in_any_order_leave_no_stale_answer() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut extended = 0;
+    let (mut extended, mut joined) = (0, 0);
     for case in cases("stated versions", &FAILED, 10) {
         let random = &mut Random::of_case(case);
         let mut next_id = 0_u64;
@@ -241,7 +338,7 @@ fn changes_in_any_order_leave_no_stale_answer() {
             (next_id, values.collect::<Vec<_>>())
         };
         runtime.block_on(async {
-            let (ctx, plain) = sessions();
+            let (ctx, plain) = joining_sessions().await;
             let mut table = Parts::new("0", vec![]).register(&[&ctx, &plain]);
             for step in 0..40 {
                 match random.below(8) {
@@ -261,6 +358,7 @@ fn changes_in_any_order_leave_no_stale_answer() {
                         let id = [table.id.clone(), step.to_string()][random.below(2)].clone();
                         let copy = Parts {
                             partitions: 1 + random.below(3),
+                            repeats_order: random.below(2) == 0,
                             ..Parts::new(&id, parts)
                         };
                         table = copy.register(&[&ctx, &plain]);
@@ -276,8 +374,10 @@ fn changes_in_any_order_leave_no_stale_answer() {
                 let (rows, work) = answer(&ctx, &sql).await;
                 assert_eq!(rows, expected, "{sql}");
                 extended += work.extended;
+                joined += found(&ctx, &plain, JOINS[random.below(JOINS.len())]).await;
             }
         });
     }
     assert!(extended > 0, "no index was extended");
+    assert!(joined > 0, "no join has found rows");
 }

@@ -20,3 +20,4 @@ pub(crate) mod plan_key;
 pub(crate) mod plan_methods;
 pub(crate) mod row_positions;
 pub(crate) mod statistics;
+pub(crate) mod versioned_scan;

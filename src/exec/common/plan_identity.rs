@@ -21,7 +21,7 @@ impl PlanKey {
         identity.add_number(self.operators.len() as u64);
         for operator in &self.operators {
             match operator {
-                Operator::Memory => return None,
+                Operator::Memory | Operator::Stated(..) => return None,
                 Operator::Parquet(scan) => {
                     identity.add(b"scan");
                     add_scan(scan, identity)?;

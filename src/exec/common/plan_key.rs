@@ -1,5 +1,6 @@
-//! Tells whether two plans over tables in memory and Parquet files return the same rows in the same order, whatever
-//! columns they read: if what they compute and the versions of what they scan are the same.
+//! Tells whether two plans over tables in memory, Parquet files and tables that state their versions return the same
+//! rows in the same order, whatever columns they read: if what they compute and the versions of what they scan are the
+//! same.
 //!
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
@@ -17,7 +18,7 @@ use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileSource, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
-use datafusion::logical_expr::Volatility;
+use datafusion::logical_expr::{Expr, Volatility};
 use datafusion::object_store::path::Path;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
@@ -36,7 +37,9 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::exec::common::file_versions::{file_versions, planned_file_versions, planned_files};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::pieces::Pieces;
+use crate::exec::common::versioned_scan::VersionedScanExec;
 use crate::index::entries::SentRows;
+use crate::index::table_version::TableVersion;
 use crate::index::version::{FileVersion, Version};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
@@ -91,6 +94,9 @@ impl Layout {
 pub(super) enum Operator {
     Memory,
     Parquet(Box<ParquetScan>),
+    /// The scan of a table that states its version, with the filters that the table may apply, and the number of
+    /// partitions.
+    Stated(Vec<Expr>, usize),
     Filter(PhysicalExprRef),
     RoundRobin(usize),
     Gathered,
@@ -164,6 +170,7 @@ pub(crate) struct ScanPlan<'a> {
     /// The columns of each table in memory that are read.
     read: Vec<Vec<usize>>,
     files: Vec<&'a FileScanConfig>,
+    stated: Vec<&'a TableVersion>,
 }
 
 impl<'a> ScanPlan<'a> {
@@ -189,6 +196,7 @@ impl<'a> ScanPlan<'a> {
             memory: vec![],
             read: vec![],
             files: vec![],
+            stated: vec![],
         };
         scanned.columns = scanned.add(plan)?;
         let key = &mut scanned.key;
@@ -210,6 +218,9 @@ impl<'a> ScanPlan<'a> {
 
     /// The pieces that are scanned, in the order of their rows, if these are the rows of one table.
     pub(crate) fn pieces(&self) -> Option<Pieces> {
+        if !self.stated.is_empty() {
+            return None;
+        }
         match (self.memory.as_slice(), self.files.as_slice()) {
             ([memory], []) => {
                 let batches = memory.partitions().iter().flatten();
@@ -232,7 +243,7 @@ impl<'a> ScanPlan<'a> {
 
     /// Whether files are scanned and nothing else.
     pub(crate) fn reads_files(&self) -> bool {
-        self.memory.is_empty() && !self.files.is_empty()
+        self.memory.is_empty() && self.stated.is_empty() && !self.files.is_empty()
     }
 
     /// An expression over the columns of the plan as one over those of its scan; `None` if it may have another value
@@ -275,7 +286,8 @@ impl<'a> ScanPlan<'a> {
             _ => None,
         });
         let expressions = expressions.iter().chain(filters);
-        self.version_with(expressions, |_| true, files)
+        let stated = self.stated.iter().copied().cloned().collect();
+        self.version_with(expressions, |_| true, files, stated)
     }
 
     /// The version of the columns in memory that this expression over the scan reads, in the batches whose numbers
@@ -285,7 +297,7 @@ impl<'a> ScanPlan<'a> {
         expr: &PhysicalExprRef,
         is_read: impl Fn(usize) -> bool,
     ) -> Option<Version> {
-        self.version_with([expr].into_iter(), is_read, vec![])
+        self.version_with([expr].into_iter(), is_read, vec![], vec![])
     }
 
     fn version_with<'e>(
@@ -293,9 +305,11 @@ impl<'a> ScanPlan<'a> {
         expressions: impl Iterator<Item = &'e PhysicalExprRef>,
         is_read: impl Fn(usize) -> bool,
         files: Vec<FileVersion>,
+        stated: Vec<TableVersion>,
     ) -> Option<Version> {
         // Above a union, columns are not those of one table.
-        let read: Vec<Vec<usize>> = if self.memory.len() == 1 && self.files.is_empty() {
+        let is_alone = self.memory.len() == 1 && self.files.is_empty() && self.stated.is_empty();
+        let read: Vec<Vec<usize>> = if is_alone {
             let columns = expressions.flat_map(collect_columns);
             let mut columns: Vec<usize> = columns.map(|column| column.index()).collect();
             columns.sort_unstable();
@@ -309,7 +323,7 @@ impl<'a> ScanPlan<'a> {
             batches.map(|batch| (batch, columns.as_slice()))
         });
         let batches = batches.enumerate().filter(|(number, _)| is_read(*number));
-        Version::from_scans(batches.map(|(_, batch)| batch), files)
+        Version::from_scans(batches.map(|(_, batch)| batch), files, stated)
     }
 
     /// Adds a plan and its inputs. Returns its columns over the scan or union below.
@@ -323,6 +337,9 @@ impl<'a> ScanPlan<'a> {
         }
         if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
             return self.add(rows.hidden());
+        }
+        if let Some(scan) = plan.downcast_ref::<VersionedScanExec>() {
+            return Some(self.add_stated(scan));
         }
         if plan.is::<UnionExec>() {
             let inputs = plan.children().into_iter();
@@ -368,6 +385,20 @@ impl<'a> ScanPlan<'a> {
             return None;
         }
         Some(columns)
+    }
+
+    fn add_stated(&mut self, scan: &'a VersionedScanExec) -> Vec<PhysicalExprRef> {
+        let partitions = scan.properties().partitioning.partition_count();
+        self.key
+            .operators
+            .push(Operator::Stated(scan.filters.clone(), partitions));
+        self.is_in_order &= scan.is_in_order;
+        self.stated.push(&scan.version);
+        let schema = scan.schema();
+        let columns = scan.columns.iter().zip(schema.fields());
+        columns
+            .map(|(i, field)| Arc::new(Column::new(field.name(), *i)) as _)
+            .collect()
     }
 
     fn add_scan(&mut self, scan: &'a DataSourceExec) -> Option<Vec<PhysicalExprRef>> {
