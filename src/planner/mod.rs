@@ -1,8 +1,9 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
-//! and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
-//! `versioned_scans` tells which version of a table a scan returns. `create_index` plans CREATE INDEX, whose names are tables of `index_schema`.
-//! `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no meaning (`over_clause`).
+//! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
+//! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
+//! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no
+//! meaning (`over_clause`).
 
 pub(crate) mod asof_join;
 pub(crate) mod create_index;
