@@ -41,9 +41,10 @@ impl BuildOrigin {
     ) -> Self {
         let batch_rows = config.execution.batch_size.into();
         let keeps = RmqOptions::of(config).keep_indexes;
-        match keeps && is_kept(catalog, plan, columns, merges_segments, batch_rows) == Some(true) {
-            true => Self::Kept,
-            false => Self::Built,
+        if keeps && is_kept(catalog, plan, columns, merges_segments, batch_rows) == Some(true) {
+            Self::Kept
+        } else {
+            Self::Built
         }
     }
 
