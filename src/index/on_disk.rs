@@ -45,6 +45,11 @@ impl OnDisk {
         });
     }
 
+    /// Whether it is being written.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.state().threads > 0
+    }
+
     /// A thread has ended.
     fn end(&self, is_written: bool) {
         let mut state = self.state();

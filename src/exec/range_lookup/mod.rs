@@ -39,14 +39,16 @@
 
 pub(crate) mod call;
 pub(crate) mod chunks_builder;
+pub(crate) mod column_loader;
 pub(crate) mod exec;
 pub(crate) mod file_column;
 pub(crate) mod file_rows;
 pub(crate) mod index_builder;
+pub(crate) mod loaded_columns;
 pub(crate) mod memory_budget;
 pub(crate) mod metrics;
 pub(crate) mod parts;
-pub(crate) mod persisted_chunks;
+pub(crate) mod persisted_columns;
 pub(crate) mod prepare;
 pub(crate) mod relation;
 pub(crate) mod required;
