@@ -67,7 +67,8 @@ pub struct CachedIndexInfo {
     pub hits: u64,
     /// Time since it was cached.
     pub age: Duration,
-    /// Whether it is in files of `rmq.index_directory`: `writing`, `written`, `failed`, or `loaded` from there.
+    /// Whether it, or its column, is in files of `rmq.index_directory`: `writing`, `written`, `failed`, or `loaded`
+    /// from there.
     pub disk: Option<&'static str>,
 }
 

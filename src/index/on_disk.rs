@@ -1,4 +1,4 @@
-//! Whether something that is kept is in files of `rmq.index_directory`, too.
+//! Whether something that is kept, or what it is made of, is in files of `rmq.index_directory`, too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -6,9 +6,8 @@
 //!                                     each chunk │ the extremes
 //! ```
 //!
-//! The values serve both directions: indexes are built of them anew, which takes less time than to read indexes. The
-//! chunks of a column in one direction have a file. Files are written after the query has its indexes, by threads of
-//! their own that nothing waits for.
+//! The values serve both directions, as indexes are built of them anew. The extremes of chunks in each direction have a
+//! file of their own. Files are written after the query has its indexes, by threads that nothing waits for.
 
 use std::path::Path;
 use std::sync::Arc;
