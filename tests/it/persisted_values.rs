@@ -164,17 +164,18 @@ async fn large_columns_are_found() {
 
 const OF_V: &str = "SELECT range_min('t.v', l, r), range_argmax('t.v', l, r) FROM q";
 
-const OF_BOTH: &str =
-    "SELECT range_min('t.v', l, r), range_max('t.w', l, r), range_argmin('t.w', l, r) FROM q";
+const OF_ALL: &str = "SELECT range_min('t.v', l, r), range_max('t.w', l, r), range_argmin('t.w', l, r), \
+                      range_max('t.x', l, r) FROM q";
 
-/// Two columns, of which some queries need one.
-fn of_two_columns(random: &mut Random) -> World {
+/// Three columns, of which some queries need one.
+fn of_three_columns(random: &mut Random) -> World {
     let world = World::new(VALUES, random_ranges(random, 9_000, 200));
     for name in ["a", "b", "c"] {
         let v = of_type(random, &DataType::Float64, 3_000);
         let w = of_type(random, &DataType::Utf8, 3_000);
+        let x = of_type(random, &DataType::Float64, 3_000);
         let path = world.data.path().join(format!("{name}.parquet"));
-        assert!(write_columns(&path, &[("v", v), ("w", w)]));
+        assert!(write_columns(&path, &[("v", v), ("w", w), ("x", x)]));
     }
     world
 }
@@ -182,28 +183,31 @@ fn of_two_columns(random: &mut Random) -> World {
 /// The columns of a query that have files are read from these, and the others from the table.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_column_has_its_own_file() {
-    let world = of_two_columns(&mut Random::from_seed(1));
+    let world = of_three_columns(&mut Random::from_seed(1));
     settle();
     let free = world.free().await;
     let first = world.process().await;
     assert!(measured(&first, OF_V).await.0 == measured(&free, OF_V).await.0);
     written(&first).await;
     assert_eq!(files(world.indexes.path()).len(), 1);
-    let expected = measured(&free, OF_BOTH).await.0;
+    let expected = measured(&free, OF_ALL).await.0;
     let next = world.process().await;
-    let (found, metrics) = measured(&next, OF_BOTH).await;
+    let (found, metrics) = measured(&next, OF_ALL).await;
     assert!(found == expected);
-    assert_eq!(origins(&metrics), [2, 0, 1]);
+    assert_eq!(origins(&metrics), [3, 0, 1]);
     assert_eq!(metrics["rows_read"], 9_000);
     written(&next).await;
     let shown = "SELECT \"column\", disk FROM rmq_indexes() ORDER BY 1, extreme";
     let shown = lines(&[run(&next, shown).await.expect("a list")]);
-    assert_eq!(shown, ["v | loaded", "w | written", "w | written"]);
-    assert_eq!(files(world.indexes.path()).len(), 2);
+    assert_eq!(
+        shown,
+        ["v | loaded", "w | written", "w | written", "x | written"]
+    );
+    assert_eq!(files(world.indexes.path()).len(), 3);
     let last = world.process().await;
-    let (found, metrics) = measured(&last, OF_BOTH).await;
+    let (found, metrics) = measured(&last, OF_ALL).await;
     assert!(found == expected);
-    assert_eq!((origins(&metrics), metrics["rows_read"]), ([0, 0, 3], 0));
+    assert_eq!((origins(&metrics), metrics["rows_read"]), ([0, 0, 4], 0));
 }
 
 /// The second direction finds the file, or that it is being written, and does not write it again.
@@ -213,19 +217,27 @@ async fn both_directions_share_a_file() {
     use std::os::unix::fs::MetadataExt;
 
     let random = &mut Random::from_seed(2);
-    let world = World::new(VALUES, random_ranges(random, 600_000, 50));
-    world.write("a", &of_type(random, &DataType::Int64, 600_000));
+    let world = World::new(VALUES, random_ranges(random, 10_000, 50));
+    world.write("a", &of_type(random, &DataType::Int64, 10_000));
+    // A writer looks at what others may have left, so it is not done when the second direction is asked.
+    for number in 0..20_000 {
+        let name = format!("0123456789abcdef0123456789abcdef.1-{number:x}.tmp");
+        File::create(world.indexes.path().join(name)).expect("a file");
+    }
     settle();
     let expected = world.expected().await;
     let (directory, ended) = (world.indexes.path(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         // Each file that is written replaces the one before.
         let seen = scope.spawn(|| {
-            let mut seen = BTreeSet::new();
+            let (mut seen, mut known) = (BTreeSet::new(), vec![]);
             while !ended.load(Relaxed) {
-                let files = files(directory).into_iter();
-                let files = files.filter(|file| file.extension().is_some_and(|e| e == "rmq"));
-                seen.extend(files.filter_map(|file| Some(fs::metadata(file).ok()?.ino())));
+                if known.is_empty() {
+                    known = files(directory);
+                    known.retain(|file| file.extension().is_some_and(|e| e == "rmq"));
+                }
+                let found = known.iter().filter_map(|file| fs::metadata(file).ok());
+                seen.extend(found.map(|file| file.ino()));
                 std::thread::sleep(Duration::from_micros(200));
             }
             seen
@@ -304,10 +316,10 @@ async fn less_memory_gives_the_same_answers() {
 /// Strings do not stay in files: too little memory is the error that it is without the directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_need_their_memory() {
-    let world = of_two_columns(&mut Random::from_seed(5));
+    let world = of_three_columns(&mut Random::from_seed(5));
     settle();
     let first = world.process().await;
-    measured(&first, OF_BOTH).await;
+    measured(&first, OF_ALL).await;
     assert_eq!(states(&first).await, ["written"]);
     let sql = "SELECT range_max('t.w', 0, 9)";
     for limit in ["10000", "100000"] {
@@ -325,7 +337,7 @@ async fn strings_need_their_memory() {
 /// Nothing tells another process that a view or a subquery has the same rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn views_and_subqueries_are_not_written() {
-    let world = of_two_columns(&mut Random::from_seed(6));
+    let world = of_three_columns(&mut Random::from_seed(6));
     settle();
     let free = world.free().await;
     let define = async |ctx: &SessionContext| {
