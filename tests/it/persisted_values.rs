@@ -219,26 +219,26 @@ async fn both_directions_share_a_file() {
     let random = &mut Random::from_seed(2);
     let world = World::new(VALUES, random_ranges(random, 10_000, 50));
     world.write("a", &of_type(random, &DataType::Int64, 10_000));
+    settle();
+    let expected = world.expected().await;
+    let first = world.process().await;
+    measured(&first, ALL).await;
+    written(&first).await;
+    let file = &files(world.indexes.path())[0];
+    fs::remove_file(file).expect("a file");
     // A writer looks at what others may have left, so it is not done when the second direction is asked.
     for number in 0..20_000 {
         let name = format!("0123456789abcdef0123456789abcdef.1-{number:x}.tmp");
         File::create(world.indexes.path().join(name)).expect("a file");
     }
-    settle();
-    let expected = world.expected().await;
-    let (directory, ended) = (world.indexes.path(), AtomicBool::new(false));
+    let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Each file that is written replaces the one before.
         let seen = scope.spawn(|| {
-            let (mut seen, mut known) = (BTreeSet::new(), vec![]);
+            let mut seen = BTreeSet::new();
             while !ended.load(Relaxed) {
-                if known.is_empty() {
-                    known = files(directory);
-                    known.retain(|file| file.extension().is_some_and(|e| e == "rmq"));
-                }
-                let found = known.iter().filter_map(|file| fs::metadata(file).ok());
-                seen.extend(found.map(|file| file.ino()));
-                std::thread::sleep(Duration::from_micros(200));
+                seen.extend(fs::metadata(file).map(|file| file.ino()));
+                std::thread::sleep(Duration::from_micros(100));
             }
             seen
         });
