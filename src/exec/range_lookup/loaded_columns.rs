@@ -107,7 +107,7 @@ impl LoadedColumns {
         let chunks = self.chunks(column)?;
         // Both exist for a moment.
         catalog.grow(&memory.reservation, chunks.bytes())?;
-        let sizes = chunks.arrays.iter().map(|a| a.get_array_memory_size());
+        let sizes = chunks.arrays.iter().map(Array::get_array_memory_size);
         let before = chunks.bytes() + sizes.sum::<usize>();
         let data_type = data_type.clone();
         let whole = blocking(move |_| chunks.together(&data_type)).await?;
