@@ -239,3 +239,46 @@ impl ColumnFile {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int32Array, Int64Array};
+    use datafusion::execution::TaskContext;
+
+    use super::*;
+    use crate::common::options::ByteSize;
+
+    /// Files whose checksums are right, with something else than the values of the column.
+    #[tokio::test]
+    async fn other_values_are_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = ColumnFile {
+            file: IndexFile::new(directory.path(), Identity::default(), Identity::default()),
+            directory: String::new(),
+            data_type: DataType::Int64,
+        };
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..9));
+        let others: ArrayRef = Arc::new(Int32Array::from_iter_values(0..9));
+        let limit = 1 << 20;
+        for (rows, arrays, expected, limit, is_read) in [
+            (9, vec![&numbers], Some(9), limit, true),
+            (9, vec![&numbers], None, limit, true),
+            (9, vec![&numbers], Some(8), limit, false),
+            (8, vec![&numbers], None, limit, false),
+            (9, vec![&others], Some(9), limit, false),
+            (9, vec![&numbers, &numbers], Some(9), limit, false),
+            (0, vec![], Some(0), limit, false),
+            (9, vec![&numbers], Some(9), 70, false),
+        ] {
+            let arrays: Vec<ArrayRef> = arrays.into_iter().map(Arc::clone).collect();
+            file.file.write(rows, &arrays).unwrap();
+            let context = TaskContext::default();
+            let memory = Arc::new(ColumnMemory::new("t", ByteSize(limit), &context));
+            let read = file.read_values(expected, &memory, 2).await.unwrap();
+            let case = format!("{rows} rows, {arrays:?}, {expected:?}, {limit}");
+            assert_eq!(read.is_some(), is_read, "{case}");
+            // What is not used takes no memory.
+            assert_eq!(memory.add_bytes(limit).is_err(), is_read, "{case}");
+        }
+    }
+}
