@@ -35,7 +35,8 @@ pub struct RmqOptions {
     pub keep_indexes: bool,
     /// The maximum memory of cached indexes and the columns copied for them.
     pub index_memory_limit: ByteSize,
-    /// The directory in which indexes over Parquet files survive the process; empty if they are kept in memory alone.
+    /// The directory in which indexes over Parquet files, or their columns, survive the process; empty if they are kept
+    /// in memory alone.
     pub index_directory: String,
     /// The number of threads that build the index of a large column; 0 uses all cores.
     pub build_threads: usize,
@@ -98,8 +99,8 @@ const HELP: [(&str, &str); 11] = [
     ),
     (
         "rmq.index_directory",
-        "A directory in which the sorted rows of range joins over Parquet files, and the extremes of columns larger than memory, \
-         are written, and found by the next process; '' for none",
+        "A directory in which columns of Parquet files that range functions read, and the sorted rows of range joins over such \
+         files, are written, and found by the next process; '' for none",
     ),
     (
         "rmq.build_threads",

@@ -67,7 +67,8 @@ pub struct CachedIndexInfo {
     pub hits: u64,
     /// Time since it was cached.
     pub age: Duration,
-    /// Whether it is in files of `rmq.index_directory`: `writing`, `written`, `failed`, or `loaded` from there.
+    /// Whether it, or its column, is in files of `rmq.index_directory`: `writing`, `written`, `failed`, or `loaded`
+    /// from there.
     pub disk: Option<&'static str>,
 }
 
@@ -122,12 +123,17 @@ impl IndexCatalog {
             .is_some_and(|(entry, _)| entry.version.is_alive())
     }
 
-    /// The number of rows of an index, if it is cached for this version.
-    pub(crate) fn rows(&self, key: &IndexKey, version: &Version) -> Option<usize> {
+    /// What `find` finds in an index, if it is cached for this version. It is no hit.
+    pub(crate) fn find_in<T>(
+        &self,
+        key: &IndexKey,
+        version: &Version,
+        find: impl Fn(&ReservedIndex) -> Option<T>,
+    ) -> Option<T> {
         let entries = self.lock();
         let (entry, reserved) = entries.index(key)?;
         let is_current = entry.version.is_alive() && entry.version.matches(version);
-        is_current.then(|| reserved.index.rows())
+        is_current.then(|| find(reserved))?
     }
 
     /// Locks the entries. A poisoned lock is safe to use: no panic leaves an entry incomplete.

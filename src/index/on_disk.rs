@@ -1,4 +1,4 @@
-//! Whether something that is kept is in files of `rmq.index_directory`, too.
+//! Whether something that is kept, or what it is made of, is in files of `rmq.index_directory`, too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +43,11 @@ impl OnDisk {
             }
             this.end(written.is_ok());
         });
+    }
+
+    /// Whether it is being written.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.state().threads > 0
     }
 
     /// A thread has ended.

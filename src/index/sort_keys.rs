@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, new_empty_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::{cast, concat};
 use arrow::datatypes::{ArrowNativeType, DataType, IntervalDayTimeType, IntervalMonthDayNanoType};
@@ -15,7 +15,7 @@ use bytemuck::Pod;
 use bytes::Bytes;
 use datafusion::common::{Result, exec_datafusion_err};
 
-use crate::common::array_bytes::arrays_bytes;
+use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::{
     KeyLayout, KeyWidth, NativeOrder, key_bytes, key_layout, value_type,
@@ -44,6 +44,15 @@ impl Chunks {
     /// Bytes of the arrays.
     pub(crate) fn bytes(&self) -> usize {
         arrays_bytes(&self.arrays)
+    }
+
+    /// The values as one array of this type, which they have.
+    ///
+    /// # Errors
+    /// Arrow's, if one array can't have so many.
+    pub(crate) fn together(&self, data_type: &DataType) -> Result<ArrayRef> {
+        // The buffers that views share with other batches would be written for each batch.
+        Ok(compact_if_sparse(concatenated(&self.arrays, data_type)?))
     }
 
     /// Estimates the peak number of bytes that [`encode`] copies.
@@ -259,20 +268,7 @@ fn concatenate(
             }
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let whole = match decoded.as_slice() {
-        [] => return Ok((arrow::array::new_empty_array(value_type), 0)),
-        [one] => Arc::clone(one),
-        many => {
-            let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
-            concat(&parts).map_err(|error| match error {
-                ArrowError::OffsetOverflowError(_) => exec_datafusion_err!(
-                    "a column of {value_type} takes more than 2 GiB; range queries need it as one array: cast it to a type without \
-                     that limit, such as arrow_cast(…, 'LargeUtf8') or 'Utf8View'"
-                ),
-                error => error.into(),
-            })?
-        }
-    };
+    let whole = concatenated(&decoded, value_type)?;
     let borrowed = plain && chunks.arrays.len() == 1 && chunks.owned_elsewhere;
     let copied = if borrowed {
         0
@@ -280,6 +276,24 @@ fn concatenate(
         whole.get_array_memory_size()
     };
     Ok((whole, copied))
+}
+
+/// One array of this type with the values of all arrays, which have it, too.
+fn concatenated(arrays: &[ArrayRef], data_type: &DataType) -> Result<ArrayRef> {
+    match arrays {
+        [] => Ok(new_empty_array(data_type)),
+        [one] => Ok(Arc::clone(one)),
+        many => {
+            let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+            concat(&parts).map_err(|error| match error {
+                ArrowError::OffsetOverflowError(_) => exec_datafusion_err!(
+                    "a column of {data_type} takes more than 2 GiB; range queries need it as one array: cast it to a type without \
+                     that limit, such as arrow_cast(…, 'LargeUtf8') or 'Utf8View'"
+                ),
+                error => error.into(),
+            })
+        }
+    }
 }
 
 fn column<K: Key>(

@@ -35,6 +35,10 @@ const MORE: [&str; 8] = [
     "SELECT q.id, sum(abs(p.v)), max(upper(p.x)) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id",
 ];
 
+/// Range functions over columns that fit in memory.
+const OF_COLUMNS: &str =
+    "SELECT q.id, range_min('p.v', q.a, q.b), range_argmax('p.f', q.a, q.b) FROM q";
+
 /// A file that has changed less than this before it is read is not kept.
 const TOO_NEW: Duration = Duration::from_secs(2);
 
@@ -489,11 +493,11 @@ async fn a_process_that_a_test_starts() {
     let Ok(text) = std::env::var("RMQ_TEST_PROCESS") else {
         return;
     };
-    let [data, indexes, rounds] = text
+    let [data, indexes, rounds, sql] = text
         .split('|')
         .collect::<Vec<_>>()
         .try_into()
-        .expect("three parts");
+        .expect("four parts");
     let memory = tables().await;
     for round in 0..rounds.parse().expect("a number") {
         let ctx = joining(cpu_session());
@@ -508,14 +512,14 @@ async fn a_process_that_a_test_starts() {
             &(1000 + round % 50).to_string(),
         );
         set(&ctx, "rmq.index_directory", indexes);
-        let rows = answer(&ctx, MORE[4]).await.rows;
+        let rows = answer(&ctx, sql).await.rows;
         written(&ctx).await;
         println!("{} rows, {:?}", rows.len(), states(&ctx).await);
     }
 }
 
-/// Starts the test above with a directory of tables, one of indexes, and a number of rounds.
-fn start(data: &Path, indexes: &Path, rounds: usize, shell: Option<&str>) -> Child {
+/// Starts the test above with a directory of tables, one of indexes, a number of rounds, and a query.
+fn start(data: &Path, indexes: &Path, (rounds, sql): (usize, &str), shell: Option<&str>) -> Child {
     let test = std::env::current_exe().expect("this program");
     let mut command = match shell {
         Some(before) => {
@@ -527,7 +531,7 @@ fn start(data: &Path, indexes: &Path, rounds: usize, shell: Option<&str>) -> Chi
         }
         None => Command::new(test),
     };
-    let text = format!("{}|{}|{rounds}", data.display(), indexes.display());
+    let text = format!("{}|{}|{rounds}|{sql}", data.display(), indexes.display());
     command
         .args([
             "persisted::a_process_that_a_test_starts",
@@ -549,9 +553,10 @@ async fn a_process_may_be_killed_while_it_writes() {
         world.write("a", &random_rows(&mut random, 0, 20_000)).await;
         settle().await;
         let plain = world.plain().await;
-        let expected = answer(&plain, MORE[4]).await.rows;
+        let sql = [MORE[4], OF_COLUMNS][random.below(2)];
+        let expected = answer(&plain, sql).await.rows;
         for _ in 0..3 {
-            let mut child = start(world.data.path(), world.indexes.path(), 1_000, None);
+            let mut child = start(world.data.path(), world.indexes.path(), (1_000, sql), None);
             let started = Instant::now();
             while world.files().is_empty() && started.elapsed() < Duration::from_secs(60) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -570,7 +575,7 @@ async fn a_process_may_be_killed_while_it_writes() {
                 "datafusion.execution.batch_size",
                 &(1000 + round).to_string(),
             );
-            let found = answer(&ctx, MORE[4]).await;
+            let found = answer(&ctx, sql).await;
             assert!(found.rows == expected);
             loaded += found.loaded;
         }
@@ -587,9 +592,19 @@ async fn a_full_disk_is_a_warning() {
         .write("a", &random_rows(&mut Random::from_seed(1), 0, 3_000))
         .await;
     settle().await;
-    let expected = answer(&world.plain().await, MORE[4]).await.rows.len();
-    for (limit, state) in [("trap '' XFSZ; ulimit -f 4", "failed"), (":", "written")] {
-        let child = start(world.data.path(), world.indexes.path(), 1, Some(limit));
+    let plain = world.plain().await;
+    let all = [MORE[4], OF_COLUMNS].into_iter().flat_map(|sql| {
+        let full = "trap '' XFSZ; ulimit -f 4";
+        [(sql, full, "failed"), (sql, ":", "written")]
+    });
+    for (sql, limit, state) in all {
+        let expected = answer(&plain, sql).await.rows.len();
+        let child = start(
+            world.data.path(),
+            world.indexes.path(),
+            (1, sql),
+            Some(limit),
+        );
         let output = child.wait_with_output().expect("a process");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");

@@ -161,10 +161,19 @@ fn run(args: Args) -> Result<u8> {
     let stopped = signals::listen(terminal, signals::disk_of(&ctx))?;
     let mut shell = Shell::new(ctx, print, args.null, watch);
     let done = if terminal {
-        prompt::run(&mut shell, &runtime, stopped)
+        let done = prompt::run(&mut shell, &runtime, stopped);
+        if let Ok(0) = done {
+            runtime.block_on(session::written(&shell.ctx));
+        }
+        done
     } else {
         runtime.block_on(async {
-            let statements = Runner::new(&mut shell, args.keep_going).run_all(&scripts);
+            let statements = async {
+                let runner = Runner::new(&mut shell, args.keep_going);
+                let done = runner.run_all(&scripts).await;
+                session::written(&shell.ctx).await;
+                done
+            };
             tokio::select! {
                 biased;
                 Ok(code) = stopped => Ok(code),

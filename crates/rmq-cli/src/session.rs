@@ -1,6 +1,7 @@
 //! The session that statements run in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
@@ -72,4 +73,15 @@ pub async fn new(
         .with_query_planner(Arc::new(planner))
         .build();
     Ok(ctx)
+}
+
+/// Waits until what the session writes to `rmq.index_directory` is written: the process would end before.
+pub async fn written(ctx: &SessionContext) {
+    let writing = async || {
+        let sql = "SELECT disk FROM rmq_indexes() WHERE disk = 'writing'";
+        ctx.sql(sql).await?.count().await
+    };
+    while writing().await.is_ok_and(|count| count > 0) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

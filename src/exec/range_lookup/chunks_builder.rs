@@ -13,7 +13,7 @@ use crate::exec::range_lookup::file_rows::FileRows;
 use crate::exec::range_lookup::index_builder::{
     Built, ColumnsRead, IndexBuilder, LoadedChunks, MissingIndex, Origin, PreparedIndex,
 };
-use crate::exec::range_lookup::persisted_chunks::ChunksFile;
+use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents};
 use crate::exec::range_lookup::required::{IndexId, IndexUse};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{Block, ChunkExtremes};
@@ -34,12 +34,15 @@ impl IndexBuilder<'_> {
         let budget = self.budget().bytes();
         let (mut loaded, mut unread) = (vec![], vec![]);
         for missing in missing {
-            let (id, value_type) = (&missing.id, value_type(&missing.data_type));
-            let options = Some(&self.options).filter(|options| options.keep_indexes);
-            let directory = options.map_or("", |options| &options.index_directory);
-            let file = ChunksFile::of(directory, scan, version, id, value_type);
+            let id = &missing.id;
+            let column = (id.column.as_str(), &value_type(&missing.data_type));
+            let contents = Contents::Chunks(id.extreme);
+            let file = ColumnFile::of(self.directory(), scan, version, column, contents);
             let chunks = match &file {
-                Some(file) => file.read(&rows.ends, budget, self.reserve(id)).await?,
+                Some(file) => {
+                    let reserve = self.reserve(id);
+                    file.read_chunks(&rows.ends, budget, reserve).await?
+                }
                 None => None,
             };
             match chunks {
@@ -126,7 +129,7 @@ impl IndexBuilder<'_> {
         } else {
             // Of files that have changed since, or may have, nothing is written.
             if let Some(file) = file.filter(|_| read.version.is_some()) {
-                file.spawn_write(&label, Arc::clone(&index), extremes.arrays);
+                file.spawn_write_chunks(&label, Arc::clone(&index), extremes.arrays);
             }
             Origin::Built(Built {
                 load_time: read.load_time,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetRowSelection;
 use datafusion::datasource::physical_plan::{
@@ -29,8 +29,9 @@ use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::joined;
 use crate::exec::common::file_versions::file_versions;
+use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns};
 use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
-use crate::exec::range_lookup::scan::{ColumnMemory, LoadedColumns, RelationScan, ScanVersion};
+use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::index::catalog::IndexCatalog;
 use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
 use crate::index::column_index::ColumnIndex;
@@ -212,7 +213,7 @@ impl FileRows {
     pub(crate) async fn load(
         self: &Arc<Self>,
         columns: &BTreeSet<&str>,
-        memory: ColumnMemory,
+        memory: &Arc<ColumnMemory>,
         tasks: usize,
         context: &Arc<TaskContext>,
     ) -> Result<LoadedColumns> {
@@ -226,14 +227,13 @@ impl FileRows {
             .next_multiple_of(BLOCK_ROWS);
         let starts = (0..self.rows()).step_by(share);
         let parts = starts.map(|start| start..self.rows().min(start + share));
-        let memory = Arc::new(memory);
         let mut running = vec![];
         for part in parts {
             let files = self.files_of(std::slice::from_ref(&part));
             self.find_pages(&files).await?;
             let batches = DataSourceExec::from_data_source(self.scan(&numbers, &files)?);
             let batches = batches.execute(0, Arc::clone(context))?;
-            let memory = Arc::clone(&memory);
+            let memory = Arc::clone(memory);
             running.push(SpawnedTask::spawn(async move {
                 let registered = batches.and_then(|batch| {
                     let added = batch
@@ -253,9 +253,6 @@ impl FileRows {
                 }
             }
         }
-        let Some(memory) = Arc::into_inner(memory) else {
-            return internal_err!("a task that has ended holds memory");
-        };
         let names = columns.iter().map(|name| (*name).to_string());
         Ok(LoadedColumns::new(names.zip(loaded).collect(), memory))
     }

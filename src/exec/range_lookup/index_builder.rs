@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use crate::common::errors::engine_error;
@@ -18,24 +18,20 @@ use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
 use crate::exec::range_lookup::memory_budget::MemoryBudget;
-use crate::exec::range_lookup::persisted_chunks::ChunksFile;
+use crate::exec::range_lookup::persisted_columns::{ColumnFile, PersistedValues};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::{
-    ColumnMemory, LoadedColumns, RelationScan, ScanVersion, load_columns, read_version,
-    version_of_files,
-};
+use crate::exec::range_lookup::scan::{RelationScan, ScanVersion, read_version, version_of_files};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::chunk_extremes::ChunkExtremes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
+use crate::index::on_disk::OnDisk;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
 use crate::index::version::Span;
-
-/// Columns of at least this many rows are read by several tasks.
-const ROWS_OF_TASKS: usize = 1 << 18;
+use rmq_engine::Extreme;
 
 /// An index that is ready to be queried.
 #[derive(Debug, Clone)]
@@ -54,7 +50,7 @@ pub(crate) struct PreparedIndex {
 pub(crate) enum Origin {
     /// An earlier query has built it.
     Cached,
-    /// Another process has written it to a file. How long reading took.
+    /// Another process has written it, or the column, to a file. How long reading took.
     Loaded(Duration),
     /// This run has built some of it, or all.
     Built(Built),
@@ -109,21 +105,15 @@ pub(super) struct MissingIndex {
 
 /// Indexes that are not cached, and the scan of the rows that are read for them; `None` for that of all rows.
 #[derive(Default)]
-struct MissingIndexes {
-    scan: Option<RelationScan>,
-    indexes: Vec<MissingIndex>,
+pub(super) struct MissingIndexes {
+    pub(super) scan: Option<RelationScan>,
+    pub(super) indexes: Vec<MissingIndex>,
 }
 
 /// The parts of a cached index that stay, and the scan of the rows after these.
 struct Extension {
     parts: Vec<IndexPart>,
     tail: RelationScan,
-}
-
-/// What missing indexes are built of.
-struct Loaded {
-    in_memory: Vec<(Vec<MissingIndex>, LoadedColumns)>,
-    in_files: Vec<LoadedChunks>,
 }
 
 /// The chunks of a column whose rows stay in files.
@@ -133,7 +123,7 @@ pub(super) struct LoadedChunks {
     pub(super) chunks: ChunkExtremes,
     pub(super) extremes: Vec<ArrayRef>,
     /// The file in which other processes find them, if they can.
-    pub(super) file: Option<ChunksFile>,
+    pub(super) file: Option<ColumnFile>,
     /// Whether they were read from it.
     pub(super) is_persisted: bool,
 }
@@ -243,85 +233,10 @@ impl<'a> IndexBuilder<'a> {
         for loaded in loaded.in_files {
             prepared.push(self.build_of_chunks(loaded, &read)?);
         }
-        for (missing, columns) in loaded.in_memory {
-            for missing in missing {
-                let chunks = columns.chunks(&missing.id.column)?;
-                prepared.push(self.build_missing(missing, chunks, &read).await?);
-            }
+        for loaded in loaded.in_memory {
+            prepared.extend(self.build_in_memory(loaded, &read).await?);
         }
         Ok(prepared)
-    }
-
-    /// Reads what the missing indexes are built of: columns that fit in memory, together with their indexes, and of
-    /// others the extremes of chunks.
-    async fn load(
-        &self,
-        missing: BTreeMap<usize, MissingIndexes>,
-        scan: &RelationScan,
-        version: Option<&ScanVersion>,
-    ) -> Result<Loaded> {
-        let (label, limit) = (&self.required.label, self.options.index_memory_limit);
-        let mut all = missing.values().flat_map(|missing| &missing.indexes);
-        let any_in_files = all.any(|m| self.may_be_in_files(&m.index_use, &m.data_type));
-        let files = version.and_then(|version| ParquetFiles::of(self.required, scan, version));
-        let files = match files {
-            // Files whose footers can't be read, such as encrypted ones, are scanned as others are.
-            Some(files) => files.count_rows().await.ok().map(Arc::new),
-            None => None,
-        };
-        let (mut in_memory, mut in_files) = (vec![], vec![]);
-        for missing in missing.into_values() {
-            let mut indexes = missing.indexes;
-            let columns = indexes.iter().map(|missing| {
-                let of_parts: usize = missing.parts.iter().map(IndexPart::rows).sum();
-                let rows = files.as_ref().map_or(0, |files| files.rows());
-                let rows = rows.saturating_sub(of_parts);
-                (missing.id.column.as_str(), &missing.data_type, rows)
-            });
-            if any_in_files && files.is_some() && !self.budget().may_fit(columns) {
-                in_files.extend(self.take_in_files(&mut indexes));
-            }
-            while !indexes.is_empty() {
-                let columns = indexes.iter().map(|m| m.id.column.as_str()).collect();
-                let memory = ColumnMemory::new(label, limit, self.context);
-                let whole = files.as_ref().filter(|_| missing.scan.is_none());
-                let columns = match whole {
-                    Some(files) if files.rows() >= ROWS_OF_TASKS => {
-                        let tasks = self.partitions;
-                        files.load(&columns, memory, tasks, self.context).await
-                    }
-                    _ => {
-                        let scan = missing.scan.as_ref().unwrap_or(scan);
-                        load_columns(label, scan, &columns, memory, self.context).await
-                    }
-                };
-                let does_fit = match &columns {
-                    _ if !any_in_files || files.is_none() => true,
-                    Ok(columns) => self.budget().fits(index_bytes(&indexes, columns)?),
-                    Err(error) => !matches!(error, DataFusionError::ResourcesExhausted(_)),
-                };
-                let taken = if does_fit {
-                    vec![]
-                } else {
-                    self.take_in_files(&mut indexes)
-                };
-                if taken.is_empty() {
-                    in_memory.push((std::mem::take(&mut indexes), columns?));
-                }
-                // The others may fit without these.
-                in_files.extend(taken);
-            }
-        }
-        let in_files = match (files, version) {
-            (Some(files), Some(version)) if !in_files.is_empty() => {
-                self.load_chunks(in_files, &files, scan, version).await?
-            }
-            _ => vec![],
-        };
-        Ok(Loaded {
-            in_memory,
-            in_files,
-        })
     }
 
     /// Reserves bytes for the index of a column. Evicts the least worthwhile indexes for them.
@@ -361,11 +276,13 @@ impl<'a> IndexBuilder<'a> {
         }
     }
 
-    /// Builds an index on the engine that is chosen for it, or else on the CPU. `chunks` are the rows after its parts.
-    async fn build_missing(
+    /// Builds an index on the engine that is chosen for it, or else on the CPU. `chunks` are the rows after its parts,
+    /// and `persisted` tells of the file that they are in.
+    pub(super) async fn build_missing(
         &self,
         missing: MissingIndex,
         chunks: Chunks,
+        persisted: &PersistedValues,
         read: &ColumnsRead,
     ) -> Result<PreparedIndex> {
         let MissingIndex {
@@ -390,11 +307,16 @@ impl<'a> IndexBuilder<'a> {
             span: read.span(&id.column, &parts),
             chunks,
             threads: self.options.threads(),
+            disk: Arc::clone(&persisted.disk),
         };
-        let mut origin = Origin::Built(Built {
-            load_time: read.load_time,
-            rows: input.chunks.rows(),
-        });
+        let mut origin = if persisted.is_loaded {
+            Origin::Loaded(read.load_time)
+        } else {
+            Origin::Built(Built {
+                load_time: read.load_time,
+                rows: input.chunks.rows(),
+            })
+        };
         let Target::Devices(engine) = &decision.target else {
             let index = self.build_on_cpu(&input, parts).await?;
             self.cache(&id, &Target::Cpu, &index, read);
@@ -461,7 +383,7 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// The cached indexes of a column in this version.
-    fn cached<'b>(
+    pub(super) fn cached<'b>(
         &'b self,
         id: &'b IndexId,
         version: Option<&'b ScanVersion>,
@@ -533,7 +455,7 @@ impl<'a> IndexBuilder<'a> {
 }
 
 /// The indexes of a column in one version that the session's catalog caches.
-struct CachedIndexes<'a> {
+pub(super) struct CachedIndexes<'a> {
     required: &'a RequiredIndexes,
     id: &'a IndexId,
     /// `None` if no cached index may be used.
@@ -574,12 +496,35 @@ impl CachedIndexes<'_> {
 
     /// The column's number of rows, if an index is cached on any engine.
     fn rows(&self) -> Option<usize> {
-        let version = self.version?.of_column(&self.id.column);
+        self.find_map(self.id, |reserved| Some(reserved.index.rows()))
+    }
+
+    /// The state of the file of the column's values, if these are being written, as an index of either direction tells.
+    pub(super) fn writing(&self) -> Option<Arc<OnDisk>> {
+        [Extreme::Min, Extreme::Max]
+            .into_iter()
+            .find_map(|extreme| {
+                let id = IndexId {
+                    extreme,
+                    ..self.id.clone()
+                };
+                self.find_map(&id, |reserved| {
+                    let is_of_values = reserved.index.chunks().is_none();
+                    let disk =
+                        (is_of_values && reserved.disk.is_writing()).then_some(&reserved.disk);
+                    disk.cloned()
+                })
+            })
+    }
+
+    /// What `find` finds in an index of the column that is cached on any engine.
+    fn find_map<T>(&self, id: &IndexId, find: impl Fn(&ReservedIndex) -> Option<T>) -> Option<T> {
+        let version = self.version?.of_column(&id.column);
         let devices = self.required.catalog.devices().in_use();
         let targets = [Some(Target::Cpu), devices.map(Target::Devices)];
         targets.into_iter().flatten().find_map(|target| {
-            let key = self.required.cache_key(self.id, &target)?;
-            self.required.catalog.rows(&key, &version)
+            let key = self.required.cache_key(id, &target)?;
+            self.required.catalog.find_in(&key, &version, &find)
         })
     }
 }
@@ -589,15 +534,6 @@ impl Extension {
     fn rows(&self) -> usize {
         self.parts.iter().map(IndexPart::rows).sum()
     }
-}
-
-/// Estimates the bytes of the CPU's indexes of these columns.
-fn index_bytes(missing: &[MissingIndex], columns: &LoadedColumns) -> Result<usize> {
-    let indexes = missing.iter().map(|missing| {
-        let chunks = columns.chunks(&missing.id.column)?;
-        Ok(ColumnIndex::estimate_on_cpu(&chunks, &missing.data_type))
-    });
-    indexes.sum()
 }
 
 /// The arrays or files of these parts.
@@ -625,6 +561,8 @@ struct BuildInput {
     /// What the chunks are of the table's version.
     span: Span,
     threads: usize,
+    /// Whether the rows are in a file.
+    disk: Arc<OnDisk>,
 }
 
 impl BuildInput {
@@ -634,7 +572,8 @@ impl BuildInput {
         build: impl FnOnce(&Self, &Waiting) -> Result<ReservedIndex> + Send + 'static,
     ) -> Result<Arc<ReservedIndex>> {
         let this = self.clone();
-        let index = blocking(move |waiting| build(&this, &waiting)).await?;
+        let mut index = blocking(move |waiting| build(&this, &waiting)).await?;
+        index.disk = Arc::clone(&self.disk);
         Ok(Arc::new(index))
     }
 }

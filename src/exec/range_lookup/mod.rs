@@ -31,22 +31,26 @@
 //! A column of Parquet files that does not fit in memory is not collected, as the
 //! [`MemoryBudget`](memory_budget::MemoryBudget) tells by the numbers of rows in the footers. One pass over the files
 //! keeps the extremes of chunks, and later [`FileRows`](file_rows::FileRows) reads the rows at the edges of ranges.
-//! `index/chunk_extremes.rs` has the algorithm. [`ChunksFile`](persisted_chunks::ChunksFile) has the extremes for the
-//! next process.
+//! `index/chunk_extremes.rs` has the algorithm.
+//!
+//! With `rmq.index_directory`, a [`ColumnFile`](persisted_columns::ColumnFile) has the values of a column of Parquet
+//! files, or the extremes of its chunks, for the next process.
 //!
 //! A call in the ON of an outer join can't become a column of one input. It stays an expression, and
 //! [`PrepareIndexesExec`](prepare::PrepareIndexesExec) below the join prepares its index.
 
 pub(crate) mod call;
 pub(crate) mod chunks_builder;
+pub(crate) mod column_loader;
 pub(crate) mod exec;
 pub(crate) mod file_column;
 pub(crate) mod file_rows;
 pub(crate) mod index_builder;
+pub(crate) mod loaded_columns;
 pub(crate) mod memory_budget;
 pub(crate) mod metrics;
 pub(crate) mod parts;
-pub(crate) mod persisted_chunks;
+pub(crate) mod persisted_columns;
 pub(crate) mod prepare;
 pub(crate) mod relation;
 pub(crate) mod required;

@@ -1,4 +1,4 @@
-//! Reads the columns of a relation in the order of their positions, and the version of a table's data.
+//! The scan of a relation's columns in the order of their positions, and the version of a table's data.
 //!
 //! Positions count a table's rows in scan order: the partitions of a table in memory one after another, files by path.
 
@@ -9,25 +9,20 @@ use std::time::SystemTime;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{Result, exec_err, internal_err, resources_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::execution_plan::reset_plan_states;
-use futures::StreamExt;
 
 use crate::common::column_ref::ColumnRef;
-use crate::common::options::ByteSize;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::index::sort_keys::Chunks;
 use crate::index::table_version::{TableVersion, VersionedTypes};
 use crate::index::version::{FileVersion, Span, Version};
 
@@ -50,9 +45,9 @@ pub(crate) enum RelationScan {
 pub(crate) struct StatedScan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
     /// The version that was stated when the scan was planned.
-    version: TableVersion,
+    pub(super) version: TableVersion,
     /// The rows at the beginning that are not needed.
-    skipped: usize,
+    pub(super) skipped: usize,
 }
 
 impl RelationScan {
@@ -347,139 +342,6 @@ pub(crate) async fn version_of_files(
     let whose = format!("of '{label}'");
     let version = scanned.version(&whose, &[], context).await?;
     Ok(version.map(|version| ScanVersion(Data::Files { version, requested })))
-}
-
-/// Columns in memory, each as a sequence of arrays.
-#[derive(Debug)]
-pub(crate) struct LoadedColumns {
-    columns: HashMap<String, Vec<ArrayRef>>,
-    /// Reserves the memory of the columns; `None` for a table in memory, which is not copied.
-    memory: Option<ColumnMemory>,
-}
-
-/// The memory of columns that are read, within a limit.
-#[derive(Debug)]
-pub(crate) struct ColumnMemory {
-    relation: String,
-    limit: ByteSize,
-    reservation: MemoryReservation,
-}
-
-impl ColumnMemory {
-    /// Nothing yet, of columns of this relation.
-    pub(crate) fn new(relation: &str, limit: ByteSize, context: &TaskContext) -> Self {
-        let consumer = MemoryConsumer::new(format!("rmq columns of {relation}"));
-        Self {
-            relation: relation.to_string(),
-            limit,
-            reservation: consumer.register(context.memory_pool()),
-        }
-    }
-
-    /// Registers an array that has been read.
-    ///
-    /// # Errors
-    /// "Resources exhausted" if the columns exceed the limit or the session's memory pool.
-    pub(crate) fn add(&self, array: &ArrayRef) -> Result<()> {
-        let (relation, limit) = (&self.relation, self.limit);
-        self.reservation.try_grow(array.get_array_memory_size())?;
-        if self.reservation.size() > limit.0 {
-            return resources_err!(
-                "the columns of {relation} that the query needs take more than rmq.index_memory_limit = '{limit}'; raise it, for \
-                 example SET rmq.index_memory_limit = '{}G'",
-                ((2 * limit.0) >> 30) + 1
-            );
-        }
-        Ok(())
-    }
-}
-
-impl LoadedColumns {
-    /// Columns that have been read, by name.
-    pub(crate) fn new(columns: HashMap<String, Vec<ArrayRef>>, memory: ColumnMemory) -> Self {
-        Self {
-            columns,
-            memory: Some(memory),
-        }
-    }
-
-    /// The arrays of a column.
-    pub(crate) fn chunks(&self, column: &str) -> Result<Chunks> {
-        match self.columns.get(column) {
-            Some(arrays) => Ok(Chunks {
-                arrays: arrays.clone(),
-                owned_elsewhere: self.memory.is_none(),
-            }),
-            None => internal_err!("the column {column} was not loaded"),
-        }
-    }
-}
-
-/// Reads columns from a scan, partition after partition. A table in memory is not copied.
-///
-/// # Errors
-/// Those of the scan; an execution error if it has not the rows that its version states; "Resources exhausted" if the
-/// columns exceed the limit or the session's memory pool.
-pub(crate) async fn load_columns(
-    relation: &str,
-    scan: &RelationScan,
-    columns: &BTreeSet<&str>,
-    memory: ColumnMemory,
-    context: &Arc<TaskContext>,
-) -> Result<LoadedColumns> {
-    let (scan, stated) = match scan {
-        RelationScan::Memory {
-            columns: in_memory, ..
-        } => {
-            let loaded = in_memory.iter();
-            let loaded = loaded.filter(|(name, _)| columns.contains(name.as_str()));
-            return Ok(LoadedColumns {
-                columns: loaded
-                    .map(|(n, chunks)| (n.clone(), chunks.clone()))
-                    .collect(),
-                memory: None,
-            });
-        }
-        // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
-        RelationScan::Plan(scan) => (reset_plan_states(Arc::clone(scan))?, None),
-        RelationScan::Stated(stated) => (Arc::clone(&stated.plan), Some(stated)),
-    };
-    let (mut rows, skipped) = (0, stated.map_or(0, |stated| stated.skipped));
-    let schema = scan.schema();
-    let indices = columns
-        .iter()
-        .map(|c| Ok((*c, schema.index_of(c)?)))
-        .collect::<Result<Vec<_>>>()?;
-    let mut loaded: HashMap<String, Vec<ArrayRef>> =
-        columns.iter().map(|c| ((*c).to_string(), vec![])).collect();
-    for partition in 0..scan.properties().output_partitioning().partition_count() {
-        let mut batches = scan.execute(partition, Arc::clone(context))?;
-        while let Some(batch) = batches.next().await.transpose()? {
-            let before = skipped.saturating_sub(rows).min(batch.num_rows());
-            rows += batch.num_rows();
-            let batch = match before {
-                0 => batch,
-                all if all == batch.num_rows() => continue,
-                _ => batch.slice(before, batch.num_rows() - before),
-            };
-            for (column, i) in &indices {
-                let array = batch.column(*i);
-                memory.add(array)?;
-                if let Some(chunks) = loaded.get_mut(*column) {
-                    chunks.push(Arc::clone(array));
-                }
-            }
-        }
-    }
-    if let Some(StatedScan { version, .. }) = stated
-        && rows as u64 != version.rows()
-    {
-        return exec_err!(
-            "the scan of {relation} has returned {rows} rows, where its version states {}: see datafusion_rmq::VersionedTable",
-            version.rows()
-        );
-    }
-    Ok(LoadedColumns::new(loaded, memory))
 }
 
 #[cfg(test)]

@@ -247,6 +247,59 @@ async fn indexes_of_files_are_kept_on_workers() {
     assert_eq!(younger.len(), 2, "of the new file alone\n{text}");
 }
 
+/// Workers with a directory find the columns of files that earlier workers have read.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_of_files_are_found_by_the_next_workers() {
+    let indexes = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = local();
+    for (file, values) in [(0, "value * 7919 % 1000"), (1, "value * 31 % 97 - 40")] {
+        let file = folder.path().join(format!("{file}.parquet"));
+        let copy = format!(
+            "COPY (SELECT {values} AS v FROM generate_series(1, 3000) AS t(value)) TO '{}' STORED AS PARQUET",
+            file.display()
+        );
+        run(&one, &copy).await;
+    }
+    // Files that were written a moment ago may change unseen.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let mut options = RmqOptions::default();
+    options.index_directory = indexes.path().display().to_string();
+    let sql = "SELECT q.id, range_min('p.v', q.id, q.id + 20), range_argmax('p.v', 0, q.id) FROM q";
+    let tables = async |ctx: &SessionContext| {
+        let table = format!(
+            "CREATE EXTERNAL TABLE p STORED AS PARQUET LOCATION '{}/'",
+            folder.path().display()
+        );
+        run(ctx, &table).await;
+        run(
+            ctx,
+            "CREATE TABLE q AS SELECT value AS id FROM generate_series(1, 6000) AS t(value)",
+        )
+        .await;
+        move_to_files(ctx).await.expect("files");
+    };
+    tables(&one).await;
+    let expected = lines(&one, sql).await.expect(sql);
+    for state in ["written", "loaded"] {
+        let codec = RmqCodec::default();
+        let workers = (0..2).map(|_| start(worker(&codec, &options)));
+        let ctx = distributed(Workers::new(workers.collect()), JoinModeChoice::Auto);
+        tables(&ctx).await;
+        assert_eq!(lines(&ctx, sql).await.expect(sql), expected);
+        let builder = SessionStateBuilder::new_with_default_features();
+        let on_worker = builder.with_rmq_sharing(codec.indexes()).build();
+        let on_worker = SessionContext::new_with_state(on_worker);
+        let disk = "SELECT DISTINCT disk FROM rmq_indexes()";
+        let mut shown = lines(&on_worker, disk).await.expect(disk).join("");
+        while shown.contains("writing") {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            shown = lines(&on_worker, disk).await.expect(disk).join("");
+        }
+        assert!(shown.contains(state), "{shown}");
+    }
+}
+
 /// Queries whose inputs have operators that need all rows, or only some of all.
 const OF_ALL_ROWS: &[&str] = &[
     "SELECT q.id, (SELECT count(*) FROM (SELECT g, k FROM p GROUP BY g, k) b WHERE b.g = q.g AND b.k BETWEEN q.k AND q.b) FROM q",

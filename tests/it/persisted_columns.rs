@@ -1,6 +1,6 @@
-//! The extremes of chunks of columns larger than memory in the files of `rmq.index_directory`: found by the next
-//! process while the table stays as it is, and never trusted otherwise. A process is a session with a catalog of its
-//! own. Answers are those of a session without a limit and without a directory.
+//! Columns in the files of `rmq.index_directory`, the values of those that fit in memory and the extremes of chunks of
+//! others: found by the next process while the table stays as it is, and never trusted otherwise. A process is a
+//! session with a catalog of its own. Answers are those of a session without a limit and without a directory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,26 +26,32 @@ use crate::reasons::{record_log, warnings};
 use crate::staleness::{external, settle};
 use crate::support::{cpu_session, run, session_of_pool, set};
 
-type Metrics = HashMap<String, usize>;
+pub type Metrics = HashMap<String, usize>;
 
 /// Bounds of ranges.
-type Bounds = Vec<(Option<i64>, Option<i64>)>;
+pub type Bounds = Vec<(Option<i64>, Option<i64>)>;
 
 /// The default number of cases with random tables.
 const CASES: usize = 9;
 
+/// A limit with which the values of a column are in one file.
+pub const VALUES: usize = 1 << 30;
+
+/// A limit with which the chunks of 20,000 integers are in two files.
+const CHUNKS: usize = 20_000;
+
 /// Parquet files of a table, and a directory for indexes.
-struct World {
-    data: TempDir,
-    indexes: TempDir,
+pub struct World {
+    pub data: TempDir,
+    pub indexes: TempDir,
     /// `rmq.index_memory_limit`.
-    limit: usize,
-    bounds: Bounds,
+    pub limit: usize,
+    pub bounds: Bounds,
 }
 
 impl World {
     /// No files yet.
-    fn new(limit: usize, bounds: Bounds) -> Self {
+    pub fn new(limit: usize, bounds: Bounds) -> Self {
         record_log();
         Self {
             data: tempfile::tempdir().expect("a folder"),
@@ -56,56 +62,61 @@ impl World {
     }
 
     /// Two files of 32-bit integers, of 20,000 rows together.
-    fn of_integers(random: &mut Random) -> Self {
-        let world = Self::new(20_000, random_ranges(random, 20_000, 200));
+    pub fn of_integers(random: &mut Random, limit: usize) -> Self {
+        let world = Self::new(limit, random_ranges(random, 20_000, 200));
         for name in ["a", "b"] {
             world.write(name, &values(random, &DataType::Int32, 10_000));
         }
         world
     }
 
-    fn write(&self, name: &str, column: &ArrayRef) {
+    /// The number of files of a column whose both directions are asked.
+    fn files_of_column(&self) -> usize {
+        if self.limit == VALUES { 1 } else { 2 }
+    }
+
+    pub fn write(&self, name: &str, column: &ArrayRef) {
         let path = self.data.path().join(format!("{name}.parquet"));
         write(&path, column, (6_000, 501));
     }
 
     /// A session over the table and the ranges, without a limit, that finds nothing.
-    async fn free(&self) -> SessionContext {
+    pub async fn free(&self) -> SessionContext {
         self.over(cpu_session(), self.data.path()).await
     }
 
-    /// A new process whose memory the column does not fit in, without an index directory.
-    async fn limited(&self) -> SessionContext {
+    /// A new process with this limit, without an index directory.
+    pub async fn limited(&self) -> SessionContext {
         let ctx = self.free().await;
         set(&ctx, "rmq.index_memory_limit", &self.limit.to_string());
         ctx
     }
 
-    /// A new process whose memory the column does not fit in.
-    async fn process(&self) -> SessionContext {
+    /// A new process with this limit.
+    pub async fn process(&self) -> SessionContext {
         self.process_in(self.indexes.path()).await
     }
 
-    async fn process_in(&self, directory: &Path) -> SessionContext {
+    pub async fn process_in(&self, directory: &Path) -> SessionContext {
         let ctx = self.limited().await;
         let directory = directory.display().to_string();
         set(&ctx, "rmq.index_directory", &directory);
         ctx
     }
 
-    async fn over(&self, ctx: SessionContext, location: &Path) -> SessionContext {
+    pub async fn over(&self, ctx: SessionContext, location: &Path) -> SessionContext {
         external(&ctx, location).await;
         ranges(&ctx, &self.bounds, &[]);
         ctx
     }
 
-    async fn expected(&self) -> RecordBatch {
+    pub async fn expected(&self) -> RecordBatch {
         measured(&self.free().await, ALL).await.0
     }
 }
 
 /// The indexes that a query has built, reused and loaded.
-fn origins(metrics: &Metrics) -> [usize; 3] {
+pub fn origins(metrics: &Metrics) -> [usize; 3] {
     ["indexes_built", "indexes_reused", "index_loaded"]
         .map(|name| metrics.get(name).copied().unwrap_or(0))
 }
@@ -172,10 +183,10 @@ async fn the_next_process_reads_the_edges_of_ranges_alone() {
     assert!(edges > 0, "no rows were read");
 }
 
-/// The metric and the state are shown, and one direction is found without the other.
+/// The metric and the state are shown, and one direction of chunks is found without the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_found_is_shown() {
-    let world = World::of_integers(&mut Random::from_seed(1));
+    let world = World::of_integers(&mut Random::from_seed(1), CHUNKS);
     settle();
     let expected = world.expected().await;
     let first = world.process().await;
@@ -238,8 +249,9 @@ async fn a_session_of_limited_memory_finds_them() {
 /// Files that are written anew, with the size and time of the old one or not, are added and go, in random order.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_files_have_new_answers() {
-    for mut random in runs("persisted chunks of changed files", &[]) {
-        let world = World::of_integers(&mut random);
+    for mut random in runs("persisted columns of changed files", &[]) {
+        let limit = [VALUES, CHUNKS][random.below(2)];
+        let world = World::of_integers(&mut random, limit);
         settle();
         let mut loaded = 0;
         for _ in 0..60 {
@@ -281,9 +293,9 @@ async fn changed_files_have_new_answers() {
                 }
             }
         }
-        println!("{loaded} loaded");
+        println!("{loaded} loaded with the limit {limit}");
         // Those of new versions take the places of the old ones.
-        assert!(files(world.indexes.path()).len() <= 2);
+        assert!(files(world.indexes.path()).len() <= world.files_of_column());
     }
 }
 
@@ -302,7 +314,12 @@ async fn declared(world: &World, columns: &str, location: &Path) -> SessionConte
 /// Tables over the same files that read them as other types, have other columns, or only some of the files.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_over_the_same_files_have_their_own() {
-    let world = World::of_integers(&mut Random::from_seed(3));
+    for limit in [VALUES, 15_000] {
+        other_tables(World::of_integers(&mut Random::from_seed(3), limit)).await;
+    }
+}
+
+async fn other_tables(world: World) {
     settle();
     let one = world.data.path().join("a.parquet");
     let tables = [
@@ -320,7 +337,7 @@ async fn tables_over_the_same_files_have_their_own() {
         for (number, (columns, location)) in tables.into_iter().enumerate() {
             let free = declared(&world, columns, location).await;
             let ctx = declared(&world, columns, location).await;
-            set(&ctx, "rmq.index_memory_limit", "15000");
+            set(&ctx, "rmq.index_memory_limit", &world.limit.to_string());
             let directory = world.indexes.path().display().to_string();
             set(&ctx, "rmq.index_directory", &directory);
             let expected = run(&free, ALL).await;
@@ -345,7 +362,12 @@ async fn tables_over_the_same_files_have_their_own() {
 /// The same files in another order are another column.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_in_another_order_are_another_version() {
-    let world = World::of_integers(&mut Random::from_seed(4));
+    for limit in [VALUES, CHUNKS] {
+        other_orders(World::of_integers(&mut Random::from_seed(4), limit)).await;
+    }
+}
+
+async fn other_orders(world: World) {
     let other = tempfile::tempdir().expect("a folder");
     let column = values(&mut Random::from_seed(5), &DataType::Int32, 9_000);
     write(&other.path().join("a.parquet"), &column, (6_000, 501));
@@ -373,7 +395,7 @@ async fn files_in_another_order_are_another_version() {
         let expected = measured(&table(cpu_session(), folders).await, ALL).await.0;
         for round in 0..2 {
             let ctx = table(cpu_session(), folders).await;
-            set(&ctx, "rmq.index_memory_limit", "20000");
+            set(&ctx, "rmq.index_memory_limit", &world.limit.to_string());
             let directory = world.indexes.path().display().to_string();
             set(&ctx, "rmq.index_directory", &directory);
             let (found, metrics) = measured(&ctx, ALL).await;
@@ -388,63 +410,76 @@ async fn files_in_another_order_are_another_version() {
 /// Bytes changed, files cut to every length, swapped, and replaced by others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_file_is_ignored() {
-    for mut random in runs("damaged files of chunks", &[]) {
-        let world = World::of_integers(&mut random);
-        settle();
-        let expected = world.expected().await;
-        let first = world.process().await;
-        measured(&first, ALL).await;
-        assert_eq!(states(&first).await, ["written"]);
-        let whole = files(world.indexes.path()).into_iter();
-        let whole: Vec<_> = whole
-            .map(|file| (file.clone(), fs::read(file).expect("a file")))
-            .collect();
-        assert_eq!(whole.len(), 2);
-        let (file, bytes) = &whole[random.below(2)];
-        let name = file.display().to_string();
-        println!("{} bytes", bytes.len());
-        // One process: each new table looks for its index anew.
-        let ctx = world.process().await;
-        let check = async |damaged: &[u8], what: &str| {
-            let before = warnings(&name).len();
-            fs::write(file, damaged).expect("a file");
-            run(&ctx, "DROP TABLE t").await.expect("t");
-            external(&ctx, world.data.path()).await;
-            let (found, metrics) = measured(&ctx, ALL).await;
-            assert!(found == expected, "{what}");
-            let is_whole = damaged == bytes;
-            assert_eq!(origins(&metrics)[2], 1 + usize::from(is_whole), "{what}");
-            written(&ctx).await;
-            // It has been written anew.
-            assert!(fs::read(file).expect("a file") == *bytes, "{what}");
-            warnings(&name).len() > before
-        };
-        // The tests of the format change all bytes.
-        let step = if is_usual() { 1 + random.below(50) } else { 1 };
-        for at in (0..bytes.len()).step_by(step) {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1 << random.below(8);
-            assert!(check(&damaged, &format!("byte {at}")).await, "byte {at}");
+    for mut random in runs("damaged files of columns", &[]) {
+        damaged(World::of_integers(&mut random, CHUNKS), &mut random).await;
+        let world = World::new(VALUES, random_ranges(&mut random, 600, 100));
+        for name in ["a", "b"] {
+            world.write(name, &values(&mut random, &DataType::Int32, 300));
         }
-        for _ in 0..20 {
-            let len = random.below(bytes.len());
-            assert!(check(&bytes[..len], "cut short").await);
-        }
-        assert!(check(&[bytes.as_slice(), b"x"].concat(), "a byte more").await);
-        assert!(check(b"some text", "text").await);
-        let other = whole
-            .iter()
-            .find(|(other, _)| other != file)
-            .expect("two files");
-        check(&other.1, "that of the other direction").await;
-        assert!(!check(bytes, "as it was").await);
+        damaged(world, &mut random).await;
     }
+}
+
+async fn damaged(world: World, random: &mut Random) {
+    settle();
+    let expected = world.expected().await;
+    let first = world.process().await;
+    measured(&first, ALL).await;
+    assert_eq!(states(&first).await, ["written"]);
+    let whole = files(world.indexes.path()).into_iter();
+    let whole: Vec<_> = whole
+        .map(|file| (file.clone(), fs::read(file).expect("a file")))
+        .collect();
+    assert_eq!(whole.len(), world.files_of_column());
+    let (file, bytes) = &whole[random.below(whole.len())];
+    let name = file.display().to_string();
+    println!("{} bytes", bytes.len());
+    // One process: each new table looks for its index anew.
+    let ctx = world.process().await;
+    let check = async |damaged: &[u8], what: &str| {
+        let before = warnings(&name).len();
+        fs::write(file, damaged).expect("a file");
+        run(&ctx, "DROP TABLE t").await.expect("t");
+        external(&ctx, world.data.path()).await;
+        let (found, metrics) = measured(&ctx, ALL).await;
+        assert!(found == expected, "{what}");
+        let is_whole = damaged == bytes;
+        let of_others = 2 - 2 / whole.len();
+        let loaded = if is_whole { 2 } else { of_others };
+        assert_eq!(origins(&metrics)[2], loaded, "{what}");
+        written(&ctx).await;
+        // It has been written anew.
+        assert!(fs::read(file).expect("a file") == *bytes, "{what}");
+        warnings(&name).len() > before
+    };
+    // The tests of the format change all bytes.
+    let step = if is_usual() { 1 + random.below(50) } else { 1 };
+    for at in (0..bytes.len()).step_by(step) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << random.below(8);
+        assert!(check(&damaged, &format!("byte {at}")).await, "byte {at}");
+    }
+    for _ in 0..20 {
+        let len = random.below(bytes.len());
+        assert!(check(&bytes[..len], "cut short").await);
+    }
+    assert!(check(&[bytes.as_slice(), b"x"].concat(), "a byte more").await);
+    assert!(check(b"some text", "text").await);
+    if let Some((_, other)) = whole.iter().find(|(other, _)| other != file) {
+        check(other, "that of the other direction").await;
+    }
+    assert!(!check(bytes, "as it was").await);
 }
 
 /// A directory that can't be made or written costs a warning, not the query.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_cannot_be_written_is_a_warning() {
-    let world = World::of_integers(&mut Random::from_seed(1));
+    for limit in [VALUES, CHUNKS] {
+        not_written(World::of_integers(&mut Random::from_seed(1), limit)).await;
+    }
+}
+
+async fn not_written(world: World) {
     settle();
     let expected = world.expected().await;
     for (directory, fails) in unwritable(world.indexes.path()) {
@@ -463,7 +498,13 @@ async fn a_directory_that_cannot_be_written_is_a_warning() {
 /// Several sessions write the same files at the same time.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_share_a_directory() {
-    let world = Arc::new(World::of_integers(&mut Random::from_seed(1)));
+    for limit in [VALUES, CHUNKS] {
+        shared(World::of_integers(&mut Random::from_seed(1), limit)).await;
+    }
+}
+
+async fn shared(world: World) {
+    let world = Arc::new(world);
     settle();
     let expected = world.expected().await;
     let tasks = (0..4).map(|_| {
@@ -495,13 +536,17 @@ async fn processes_share_a_directory() {
 /// A file that has just been written may change again unseen.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_have_changed_is_not_written() {
-    let world = World::new(20_000, vec![(Some(3), Some(9_000))]);
-    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10_000));
-    world.write("a", &column);
-    let started = std::time::Instant::now();
-    let ctx = world.process().await;
-    let (_, metrics) = measured(&ctx, ALL).await;
-    assert!(metrics.contains_key("index_chunks"), "{metrics:?}");
-    let is_written = !states(&ctx).await.is_empty();
-    assert!(!is_written || started.elapsed().as_secs() >= 2);
+    for limit in [VALUES, CHUNKS] {
+        let world = World::new(limit, vec![(Some(3), Some(9_000))]);
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10_000));
+        world.write("a", &column);
+        let started = std::time::Instant::now();
+        let ctx = world.process().await;
+        let (_, metrics) = measured(&ctx, ALL).await;
+        let are_chunks = metrics.contains_key("index_chunks");
+        assert_eq!(are_chunks, limit == CHUNKS, "{metrics:?}");
+        let is_written = !states(&ctx).await.is_empty();
+        assert!(!is_written || started.elapsed().as_secs() >= 2);
+        assert!(is_written || files(world.indexes.path()).is_empty());
+    }
 }
