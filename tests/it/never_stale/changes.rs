@@ -15,7 +15,7 @@ use rmq_testing::Random;
 use tempfile::TempDir;
 
 use crate::appended::{FUNCTIONS, query};
-use crate::never_stale::{World, answer, execute, is_of_files, put, query_of};
+use crate::never_stale::{SESSIONS, World, answer, execute, is_of_files, put, query_of};
 use crate::persisted::{files, written};
 use crate::staleness::OLD;
 use crate::support::{bigint, run, set};
@@ -128,7 +128,7 @@ fn query_over(files: bool, random: &mut Random) -> (String, &'static str) {
 
 impl World {
     pub async fn change_rows(&mut self, random: &mut Random) {
-        let number = random.below(3);
+        let number = random.below(SESSIONS);
         let ctx = self.sessions[number].clone();
         let is_asked = random.below(4) > 0;
         if is_asked {
@@ -171,7 +171,7 @@ impl World {
     }
 
     pub async fn change_tables(&mut self, random: &mut Random) {
-        let number = random.below(3);
+        let number = random.below(SESSIONS);
         let ctx = self.sessions[number].clone();
         let table = ["p", "w"][random.below(2)];
         let new = (self.next_id, [0, 7, 1500][random.below(3)], random.below(9));
@@ -262,7 +262,7 @@ impl World {
                 if what == "twice" {
                     // Perhaps within one tick of the clock.
                     self.recent = query_over(true, random);
-                    self.ask_again(random.below(3)).await;
+                    self.ask_again(random.below(SESSIONS)).await;
                     now.2 += 1;
                     overwrite(&file, &parquet(now).await, modified);
                 }
@@ -302,7 +302,7 @@ impl World {
     pub async fn ask_of_old_files(&mut self, random: &mut Random) {
         self.settle().await;
         self.recent = query_over(true, random);
-        for number in [0, 1, 2, 2] {
+        for number in [0, 1, 2, 2, 3] {
             self.ask_again(number).await;
         }
         if random.below(2) == 0 {
@@ -311,7 +311,7 @@ impl World {
     }
 
     pub async fn change_options(&mut self, random: &mut Random) {
-        let number = random.below(3);
+        let number = random.below(SESSIONS);
         let ctx = self.sessions[number].clone();
         let directory = self.index_directory();
         let usual = [
@@ -321,25 +321,30 @@ impl World {
         ];
         let reset = || usual.map(|(name, value)| set(&ctx, name, value));
         reset();
-        let (name, value) = [
-            ("rmq.keep_indexes", "false"),
-            ("rmq.index_directory", ""),
-            ("rmq.index_memory_limit", "200K"),
-            // Columns of files are larger.
-            ("rmq.index_memory_limit", "30K"),
-            ("rmq.index_memory_limit", "30K"),
-            ("rmq.index_memory_limit", "30K"),
-        ][random.below(6)];
-        self.note(format!("session {number}: {name} = {value}"));
-        let bytes = async || {
-            let sql = "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM rmq_indexes() WHERE name IS NULL";
-            bigint(&ctx, sql).await.expect("a sum")
+        let bytes = async |of: &str| {
+            let sql = format!(
+                "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM rmq_indexes() WHERE {of}"
+            );
+            bigint(&ctx, &sql).await.expect("a sum")
         };
-        let before = bytes().await;
+        let (named, before) = (bytes("name IS NOT NULL").await, bytes("name IS NULL").await);
+        let draw = random.below(6);
+        // Columns of files are larger.
+        let limit = named + [200 << 10, 30 << 10][usize::from(draw > 2)];
+        let limit = limit.to_string();
+        let (name, value) = match draw {
+            0 => ("rmq.keep_indexes", "false"),
+            1 => ("rmq.index_directory", ""),
+            _ => ("rmq.index_memory_limit", limit.as_str()),
+        };
+        self.note(format!("session {number}: {name} = {value}"));
         set(&ctx, name, value);
-        let sql = query(random, &["u"], &FUNCTIONS[..4]).replace("'t.", "'f.");
-        self.check(number, &(sql, "f")).await;
-        let is_evicted = value == "30K" && before > 30 << 10 && bytes().await < before;
+        for _ in 0..2 {
+            let sql = query(random, &["t", "u", "v", "f"], &FUNCTIONS[..4]);
+            let sql = sql.replace("'t.", "'f.");
+            self.check(number, &(sql, "f")).await;
+        }
+        let is_evicted = draw > 2 && before > 30 << 10 && bytes("name IS NULL").await < before;
         self.meet("evicted", usize::from(is_evicted));
         if random.below(3) > 0 {
             reset();
@@ -348,7 +353,7 @@ impl World {
     }
 
     pub async fn change_names(&mut self, random: &mut Random) {
-        let number = random.below(3);
+        let number = random.below(SESSIONS);
         let ctx = self.sessions[number].clone();
         let table = ["p", "w", "f"][random.below(3)];
         let (name, columns) = [("st", "s, t"), ("su", "s, u"), ("v", "v")][random.below(3)];
@@ -369,7 +374,7 @@ impl World {
     }
 
     pub async fn begin_session(&mut self, random: &mut Random) {
-        let number = [1, 2, 2, 2][random.below(4)];
+        let number = [1, 2, 2, 3][random.below(4)];
         self.note(format!("session {number} is new"));
         if random.below(2) == 0 {
             written(&self.sessions[number]).await;

@@ -1,8 +1,8 @@
 //! Changes of all kinds and queries of all kinds in random order, over all that is kept: no answer is one of tables as
 //! they were.
 //!
-//! Two sessions share their indexes, and a third, which is another process, shares `rmq.index_directory` with them.
-//! Every answer is compared with that of a session that keeps nothing and has the same tables.
+//! Two sessions share their indexes. A third, which is another process, shares `rmq.index_directory` with them, as does a
+//! fourth, whose devices are threads. Every answer is compared with that of a session that keeps nothing and has the same tables.
 //!
 //! `RMQ_OPERATIONS` sets the number of operations of each run.
 
@@ -24,8 +24,10 @@ use rmq_testing::{Random, is_usual, operations, runs};
 use tempfile::TempDir;
 
 use crate::appended::{FUNCTIONS, query};
+use crate::fake::Fake;
 use crate::kept::{QUERIES, explained, joining};
 use crate::kept_append::{MERGED, WHOLE};
+use crate::kept_on_gpus::ON_DEVICES;
 use crate::never_stale::changes::{Rows, create, external, views, write_first_files};
 use crate::range_join::lines;
 use crate::spilling::planned;
@@ -42,9 +44,12 @@ const TABLES: [[&str; 3]; 3] = [
 
 const COLUMNS: [&str; 6] = ["id", "s", "t", "u", "v", "f"];
 
+const SESSIONS: usize = 4;
+
 /// Metrics of plans and other events, without which a test is none of all that is kept.
-const MET: [&str; 12] = [
+const MET: [&str; 13] = [
     "index_kept",
+    "kept on devices",
     "index_segments",
     "index_loaded",
     "index_chunks",
@@ -154,7 +159,7 @@ async fn session(
 fn query_of(random: &mut Random) -> (String, &'static str) {
     let table = TABLES[[0, 1, 2, 2][random.below(4)]];
     let is_view = random.below(4) == 0;
-    if random.below(3) == 0 {
+    if random.below(5) < 2 {
         let table = table[if is_view { 2 } else { 0 }];
         // Some may be answered of columns that stay in files.
         let sql = match random.below(2) {
@@ -167,8 +172,9 @@ fn query_of(random: &mut Random) -> (String, &'static str) {
     let sql = match random.below(10) {
         0 => WHOLE[random.below(WHOLE.len())].1,
         1 => QUERIES[random.below(QUERIES.len())],
+        2..4 => ON_DEVICES[random.below(ON_DEVICES.len())],
         // Often the same rows.
-        2..5 => MERGED[random.below(5)].1,
+        4..6 => MERGED[random.below(5)].1,
         _ => MERGED[random.below(MERGED.len())].1,
     };
     let sql = sql.replace("JOIN p ", &format!("JOIN {table} p "));
@@ -238,21 +244,23 @@ impl World {
             met: BTreeMap::new(),
             history: History::default(),
         };
-        for number in 0..3 {
+        for number in 0..SESSIONS {
             let session = world.new_session(number).await;
             world.sessions.push(session);
         }
         world
     }
 
-    /// A session with the tables of the one that keeps nothing: of the first two with their indexes, else of another
-    /// process.
+    /// A session with the tables of the one that keeps nothing.
     async fn new_session(&self, number: usize) -> SessionContext {
         let own = SharedIndexes::default();
         let indexes = if number < 2 { &self.shared } else { &own };
         let ctx = session(indexes, self.partitions, Some(&self.plain), &self.data).await;
         set(&ctx, "rmq.index_directory", &self.index_directory());
-        ctx
+        match number {
+            3 => Fake::real().register(ctx, &[("rmq.engine", "cuda")]),
+            _ => ctx,
+        }
     }
 
     fn index_directory(&self) -> String {
@@ -295,6 +303,9 @@ impl World {
             let told = told.iter().filter(|origin| *origin == "kept").count();
             assert_eq!(told, kept, "what EXPLAIN tells");
         }
+        if metric(&plan, "device_batches") > 0 {
+            self.meet("kept on devices", kept);
+        }
         if is_of_files(table) {
             self.meet("kept of files", kept + metric(&plan, "indexes_reused"));
         }
@@ -311,7 +322,7 @@ impl World {
 
     /// Plans a query, and often begins it.
     async fn begin(&mut self, random: &mut Random) {
-        let ctx = self.sessions[random.below(3)].clone();
+        let ctx = self.sessions[random.below(SESSIONS)].clone();
         let (mut sql, mut table) = query_of(random);
         while !is_of_files(table) && random.below(2) == 0 {
             (sql, table) = query_of(random);
@@ -324,7 +335,11 @@ impl World {
         let expected = self.expected(&ctx, &sql).await;
         let plan = planned(&ctx, &sql).await.expect(&sql);
         // DataFusion does not tell that a file has changed which it streams.
-        let begins = random.below(2) > 0 && !(reads_files && streams_files(&plan));
+        let begins = match random.below(3) {
+            0 => !(reads_files && streams_files(&plan)),
+            1 => !reads_files,
+            _ => false,
+        };
         self.note(format!("planned, {begins}: {sql}"));
         let (mut begun, mut read) = (None, vec![]);
         if begins {
@@ -405,8 +420,9 @@ impl World {
                 if random.below(2) == 0 {
                     self.recent = query_of(random);
                 }
-                for _ in 0..=random.below(2) {
-                    self.ask_again(random.below(3)).await;
+                let number = random.below(SESSIONS);
+                for number in [number, [number, random.below(SESSIONS)][random.below(2)]] {
+                    self.ask_again(number).await;
                 }
                 return;
             }
@@ -421,17 +437,24 @@ async fn no_answer_is_stale() {
     for mut random in runs("never stale", &[]) {
         let started = Instant::now();
         let mut world = World::new(&mut random).await;
-        for number in 0..operations(150) {
+        world.met = met;
+        let is_met = |world: &World| {
+            let mut all = MET.iter();
+            all.all(|what| world.met.get(what).is_some_and(|times| *times > 0))
+        };
+        // The first run goes on until it has met everything.
+        let most = if is_usual() { 1000 } else { 0 };
+        let mut number = 0;
+        while number < operations(120) || number < most && !is_met(&world) {
             world.note(format!("operation {number}"));
             world.operate(&mut random).await;
+            number += 1;
+            if number % 1000 == 0 {
+                println!("{number} after {:?}: {:?}", started.elapsed(), world.met);
+            }
         }
-        println!("{:?}: {:?}", started.elapsed(), world.met);
-        for (what, times) in &world.met {
-            *met.entry(*what).or_insert(0) += times;
-        }
-    }
-    for what in MET.iter().filter(|_| is_usual()) {
-        let is_met = met.get(what).is_some_and(|times| *times > 0);
-        assert!(is_met, "{what}: {met:?}");
+        println!("{number} after {:?}: {:?}", started.elapsed(), world.met);
+        assert!(is_met(&world) || !is_usual(), "{:?}", world.met);
+        met = std::mem::take(&mut world.met);
     }
 }
