@@ -1,8 +1,9 @@
 //! Changes of all kinds and queries of all kinds in random order, over all that is kept: no answer is one of tables as
 //! they were.
 //!
-//! Two sessions share their indexes. A third, which is another process, shares `rmq.index_directory` with them, as does a
-//! fourth, whose devices are threads. Every answer is compared with that of a session that keeps nothing and has the same tables.
+//! Two sessions share their indexes. A third, which is another process, shares `rmq.index_directory` with them, as does
+//! a fourth, whose devices are threads. Every answer is compared with that of a session that keeps nothing and has the
+//! same tables.
 //!
 //! `RMQ_OPERATIONS` sets the number of operations of each run.
 

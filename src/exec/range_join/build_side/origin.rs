@@ -32,8 +32,8 @@ pub(crate) enum BuildOrigin {
 }
 
 impl BuildOrigin {
-    /// Where the rows of a plan will come from. `merges_segments` if the join can merge what it finds in several; `on` are
-    /// the engines that may run it.
+    /// Where the rows of a plan will come from. `merges_segments` if the join can merge what it finds in several; `on`
+    /// are the engines that may run it.
     pub(crate) fn planned(
         catalog: &IndexCatalog,
         plan: &Arc<dyn ExecutionPlan>,
