@@ -9,13 +9,13 @@ use rmq_engine::cost_model::Costs;
 use rmq_testing::runs;
 
 use crate::fake::{Fake, device_error};
-use crate::kept::{QUERIES, answer, joining, settle, tables, write};
+use crate::kept::{QUERIES, answer, explained, joining, settle, tables, write};
 use crate::range_join::{lines, metric};
 use crate::spilling::share;
 use crate::support::{bigint, cpu_session, engine, run, session, set, skipped};
 
 /// Joins that devices run.
-const ON_DEVICES: [&str; 6] = [
+pub const ON_DEVICES: [&str; 6] = [
     QUERIES[0],
     QUERIES[1],
     QUERIES[2],
@@ -91,6 +91,31 @@ async fn a_second_query_finds_what_devices_have_sorted() {
         ]
     );
     assert!(device_bytes(&ctx).await > 0);
+}
+
+/// EXPLAIN tells what the engine finds that joins.
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_tells_what_the_engine_finds() {
+    if skipped() {
+        return;
+    }
+    let tables = tables().await;
+    let ctx = on_devices(&Fake::real(), &tables).await;
+    let sums = QUERIES[0].replace("min(p.v)", "sum(p.u)");
+    // The CPU joins rows.
+    for (sql, expected) in [
+        (QUERIES[4], 0),
+        (QUERIES[4], 1),
+        (QUERIES[0], 0),
+        (QUERIES[0], 1),
+        (&sums, 0),
+        (&sums, 1),
+    ] {
+        let told = explained(&ctx, "EXPLAIN", sql).await;
+        let told = told.iter().filter(|origin| *origin == "kept").count();
+        let (_, found) = answer(&ctx, sql).await;
+        assert_eq!((told, found), (expected, expected), "{sql}");
+    }
 }
 
 /// Values are not added: a query that needs others has all sorted anew, and the rows with the most values stay.

@@ -21,6 +21,7 @@ mod lazy_index;
 mod memberships;
 mod nearest;
 mod nested_loop;
+mod never_stale;
 mod overlaps;
 mod partitioned;
 mod persisted;

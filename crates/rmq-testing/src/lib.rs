@@ -25,8 +25,19 @@ fn variable(name: &str) -> Option<u64> {
 
 /// Whether the number of cases is the default one, which is enough for every kind of case to occur.
 pub fn is_usual() -> bool {
-    let variables = ["RMQ_TEST_SEED", "RMQ_TEST_CASE", "RMQ_CASES"];
+    let variables = [
+        "RMQ_TEST_SEED",
+        "RMQ_TEST_CASE",
+        "RMQ_CASES",
+        "RMQ_OPERATIONS",
+    ];
     variables.iter().all(|name| variable(name).is_none())
+}
+
+/// Returns the number of operations of each run of a test that draws them one after the other: `RMQ_OPERATIONS`, or
+/// `default`.
+pub fn operations(default: usize) -> usize {
+    variable("RMQ_OPERATIONS").map_or(default, |operations| operations as usize)
 }
 
 /// Returns the generator of each run of a random test: one for each seed in `failed`, one for the fixed seed, and one

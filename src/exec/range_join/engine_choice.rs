@@ -47,7 +47,7 @@ struct DeviceWork {
     value_bytes: usize,
 }
 
-/// The engines that have the build side already.
+/// The engines that have the build side already, or may get it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct KeptOn {
     pub(crate) cpu: bool,
@@ -115,6 +115,15 @@ impl RangeJoinEngine {
             planned: None,
             executed: Arc::default(),
         })
+    }
+
+    /// The engines that may run the join.
+    pub(crate) fn candidates(&self, choice: EngineChoice) -> KeptOn {
+        let can_devices = self.device_work.is_some();
+        KeptOn {
+            cpu: !can_devices || choice != EngineChoice::Cuda,
+            devices: can_devices && choice != EngineChoice::Cpu,
+        }
     }
 
     /// The estimated number of probe rows, if known.

@@ -78,6 +78,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
+use crate::common::options::RmqOptions;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -199,7 +200,8 @@ impl RangeJoinExec {
         let merges = SegmentedSide::may_answer(&columns, row_join, is_bounded);
         let origin = match self.mode {
             JoinMode::Shared | JoinMode::Collected => {
-                BuildOrigin::planned(catalog, &self.build, &columns, merges, config)
+                let on = self.engine.candidates(RmqOptions::of(config).engine);
+                BuildOrigin::planned(catalog, &self.build, &columns, merges, on, config)
             }
             JoinMode::Partitioned => BuildOrigin::Built,
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
+use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
 use crate::exec::range_join::build_side::device_join::DeviceSide;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
@@ -51,28 +52,15 @@ impl FoundOnDevices {
 impl BuildSideKeeper {
     /// The rows, if devices have them with all that the join needs of their values.
     pub(crate) fn find_on_devices(&self) -> Option<FoundOnDevices> {
-        let types = self.types().ok()?;
-        let types = self.columns.values(&types);
-        let needs: Vec<DeviceNeeds> = types
-            .iter()
-            .enumerate()
-            .map(|(i, data_type)| DeviceNeeds::of_column(&self.columns, i, data_type))
-            .collect();
+        let needs = needs_of_values(&self.columns, &self.types().ok()?);
         self.catalog.find_rows(|rows, version| {
             let kept = KeptDeviceSide::of(rows.as_ref())?;
-            let is_found = kept.key == self.key
-                && (kept.is_in_order || !self.columns.row_order_matters())
-                && !kept.side.has_failed()
-                && version.matches(&self.version);
-            if !is_found {
-                return None;
-            }
-            let values = self.values.iter().zip(&needs);
-            let values = values.map(|(value, needs)| kept.position(value, *needs));
+            let is_found = kept.key == self.key && version.matches(&self.version);
+            let values = is_found.then(|| kept.serve(&self.columns, &self.values, &needs))??;
             Some(FoundOnDevices {
                 target: kept.target.clone(),
                 side: Arc::clone(&kept.side),
-                values: values.collect::<Option<_>>()?,
+                values,
             })
         })
     }
@@ -104,10 +92,32 @@ impl BuildSideKeeper {
     }
 }
 
+/// What devices need of the values of a join of these columns, all of which have these types.
+pub(super) fn needs_of_values(columns: &BuildColumns, types: &[DataType]) -> Vec<DeviceNeeds> {
+    let types = columns.values(types).iter().enumerate();
+    let needs = types.map(|(i, data_type)| DeviceNeeds::of_column(columns, i, data_type));
+    needs.collect()
+}
+
 impl KeptDeviceSide {
     /// The side, if the rows are one.
     pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
         (rows as &dyn Any).downcast_ref()
+    }
+
+    /// The values of a join of these columns, as indexes among those of the side, if devices have all that it needs.
+    pub(super) fn serve(
+        &self,
+        columns: &BuildColumns,
+        values: &[Value],
+        needs: &[DeviceNeeds],
+    ) -> Option<Vec<usize>> {
+        if !self.is_in_order && columns.row_order_matters() || self.side.has_failed() {
+            return None;
+        }
+        let values = values.iter().zip(needs);
+        let values = values.map(|(value, needs)| self.position(value, *needs));
+        values.collect()
     }
 
     /// The index of a value, if devices have what is needed of it.

@@ -14,9 +14,10 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{in_order, missing_in, over_scan};
-use crate::exec::range_join::build_side::kept_on_devices::KeptDeviceSide;
+use crate::exec::range_join::build_side::kept_on_devices::{KeptDeviceSide, needs_of_values};
 use crate::exec::range_join::build_side::kept_segments::WantedRows;
 use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Value};
+use crate::exec::range_join::engine_choice::KeptOn;
 use crate::index::catalog::IndexCatalog;
 
 /// Where a build side comes from.
@@ -31,17 +32,19 @@ pub(crate) enum BuildOrigin {
 }
 
 impl BuildOrigin {
-    /// Where the rows of a plan will come from. `merges_segments` if the join can merge what it finds in several.
+    /// Where the rows of a plan will come from. `merges_segments` if the join can merge what it finds in several; `on`
+    /// are the engines that may run it.
     pub(crate) fn planned(
         catalog: &IndexCatalog,
         plan: &Arc<dyn ExecutionPlan>,
         columns: &BuildColumns,
         merges_segments: bool,
+        on: KeptOn,
         config: &ConfigOptions,
     ) -> Self {
         let batch_rows = config.execution.batch_size.into();
         let keeps = RmqOptions::of(config).keep_indexes;
-        if keeps && is_kept(catalog, plan, columns, merges_segments, batch_rows) == Some(true) {
+        if keeps && is_kept(catalog, plan, columns, merges_segments, on, batch_rows) == Some(true) {
             Self::Kept
         } else {
             Self::Built
@@ -78,6 +81,7 @@ fn is_kept(
     plan: &Arc<dyn ExecutionPlan>,
     columns: &BuildColumns,
     merges_segments: bool,
+    on: KeptOn,
     batch_rows: usize,
 ) -> Option<bool> {
     let plan = in_order(plan)?;
@@ -98,10 +102,21 @@ fn is_kept(
     let needs_order = columns.row_order_matters();
     let segments = WantedRows::of(&scanned, &key, &version, needs_order, true);
     let segments = segments.filter(|_| merges_segments);
+    let schema = columns.schema(&plan.schema()).ok()?;
+    let types = schema
+        .fields()
+        .iter()
+        .map(|field| field.data_type().clone());
+    let needs = needs_of_values(columns, &types.collect::<Vec<_>>());
     Some(catalog.has_rows(|rows, known| {
         let is_same = || known.matches_planned(&version);
         if let Some(kept) = KeptDeviceSide::of(rows) {
-            return *kept.key == key && is_same();
+            let serves = || kept.serve(columns, &values, &needs).is_some();
+            return on.devices && *kept.key == key && is_same() && serves();
+        }
+        // Devices join no empty side.
+        if !on.cpu && rows.rows() > 0 {
+            return false;
         }
         KeptSide::of(rows).is_some_and(|kept| {
             let may_add = scanned.is_in_order && kept.is_in_order;
