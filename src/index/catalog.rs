@@ -234,18 +234,24 @@ impl IndexCatalog {
             }
             Item::Index(..) => false,
         });
-        drop(entries);
         let name = older.iter().find_map(|entry| entry.name.clone());
-        drop(older);
-        let Some(others) = limit.0.checked_sub(bytes) else {
-            self.shrink_to(limit);
-            return;
-        };
-        // What is new is not among what gives way to it.
-        self.shrink_to(ByteSize(others));
-        let mut entries = self.lock();
-        let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
-        entries.add(Item::Rows(rows), version, name);
+        let mut evicted = vec![];
+        if let Some(others) = limit.0.checked_sub(bytes) {
+            // What is new is not among what gives way to it.
+            let mut held = self.total.load(Ordering::Relaxed) + entries.bytes_of_rows();
+            while held > others
+                && let Some(entry) = entries.evict(|item| item.bytes() > 0)
+            {
+                held = held.saturating_sub(entry.item.bytes());
+                evicted.push(entry);
+            }
+            let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
+            entries.add(Item::Rows(rows), version, name);
+        }
+        // The lock is released before memory is freed.
+        drop(entries);
+        drop((older, evicted));
+        self.shrink_to(limit);
     }
 
     /// Whether there is an index of this name.

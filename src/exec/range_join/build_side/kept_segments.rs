@@ -87,7 +87,7 @@ pub(super) struct Division {
 }
 
 impl<'a> WantedRows<'a> {
-    /// `None` if the plan does not scan one table in memory, or not in the order that the join needs.
+    /// `None` if the plan does not scan one table, or not in the order that the join needs.
     pub(super) fn of(
         scanned: &ScanPlan<'_>,
         key: &'a RowsKey,
