@@ -197,7 +197,7 @@ pub(super) struct Entries {
     pub(super) expected: Vec<ExpectedRows>,
     /// The number of uses so far, to find the least recently used entry.
     clock: u64,
-    /// The priority of the entry that was evicted last.
+    /// The highest priority of an entry that was evicted.
     evicted: f64,
 }
 
@@ -225,7 +225,7 @@ impl Entries {
                 by_priority.then(a.last_used.cmp(&b.last_used))
             });
         let (least, entry) = least?;
-        self.evicted = entry.priority;
+        self.evicted = self.evicted.max(entry.priority);
         Some(self.all.swap_remove(least))
     }
 

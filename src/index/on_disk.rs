@@ -35,30 +35,22 @@ impl OnDisk {
         write: impl FnOnce() -> Result<()> + Send + 'static,
     ) {
         self.state().threads += 1;
-        let this = Arc::clone(self);
+        let writer = Writer {
+            disk: Arc::clone(self),
+            is_written: false,
+        };
         tokio::task::spawn_blocking(move || {
             let written = write();
             if let Err(error) = &written {
                 log::warn!("{what} is not written to rmq.index_directory = '{directory}': {error}");
             }
-            this.end(written.is_ok());
+            writer.end(written.is_ok());
         });
     }
 
     /// Whether it is being written.
     pub(crate) fn is_writing(&self) -> bool {
         self.state().threads > 0
-    }
-
-    /// A thread has ended.
-    fn end(&self, is_written: bool) {
-        let mut state = self.state();
-        state.threads -= 1;
-        if !is_written {
-            state.label = Some("failed");
-        } else if state.label.is_none() {
-            state.label = Some("written");
-        }
     }
 
     /// The word for it in `rmq_indexes()`.
@@ -69,5 +61,50 @@ impl OnDisk {
         } else {
             state.label
         }
+    }
+}
+
+/// A thread that writes, until it ends: with a result, or with a panic.
+struct Writer {
+    disk: Arc<OnDisk>,
+    is_written: bool,
+}
+
+impl Writer {
+    fn end(mut self, is_written: bool) {
+        self.is_written = is_written;
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut state = self.disk.state();
+        state.threads -= 1;
+        if !self.is_written {
+            state.label = Some("failed");
+        } else if state.label.is_none() {
+            state.label = Some("written");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_writer_that_panics_has_failed() {
+        let disk = Arc::new(OnDisk::default());
+        disk.spawn("a".into(), "d".into(), || panic!("a test's"));
+        while disk.is_writing() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(disk.label(), Some("failed"));
+        let disk = Arc::new(OnDisk::default());
+        disk.spawn("a".into(), "d".into(), || Ok(()));
+        while disk.is_writing() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(disk.label(), Some("written"));
     }
 }

@@ -10,6 +10,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::SessionState;
+use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
@@ -121,11 +122,14 @@ fn with_notes(
         return None;
     }
     let state = session.as_any().downcast_ref::<SessionState>()?;
+    let memory = state.runtime_env().memory_pool.memory_limit();
+    let origins = ShowBuildOrigins {
+        catalog: Arc::clone(&registration.indexes),
+        keeps: matches!(memory, MemoryLimit::Infinite),
+    };
     let noting = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string())
-        .with_physical_optimizer_rule(Arc::new(ShowBuildOrigins(Arc::clone(
-            &registration.indexes,
-        ))))
+        .with_physical_optimizer_rule(Arc::new(origins))
         .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins::new(plan)));
     Some(noting.build())
 }

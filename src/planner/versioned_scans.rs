@@ -5,20 +5,23 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
-use datafusion::catalog::{Session, TableProvider};
+use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Constraints, Result, Statistics};
 use datafusion::datasource::{provider_as_source, source_as_provider};
-use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableType};
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, TableProviderFilterPushDown, TableType, Volatility,
+};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::RmqOptions;
-use crate::exec::common::versioned_scan::VersionedScanExec;
+use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
 use crate::exec::range_join::mode::JoinMode;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::create_index::CreateIndex;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;
+use crate::optimizer::physical::row_order::in_its_order;
 
 /// The plan, in which tables that state their versions are scanned by [`VersionedScanExec`]. It is borrowed where there
 /// is none of them, no range join can come of it, or an engine that divides plans into tasks would have to know that
@@ -43,10 +46,12 @@ pub(super) fn versioned(plan: LogicalPlan, catalog: &Arc<IndexCatalog>) -> Resul
         let LogicalPlan::TableScan(mut scan) = node else {
             return Ok(Transformed::no(node));
         };
-        let table = source_as_provider(&scan.source)?;
-        if catalog.versioned().version(table.as_ref()).is_none() {
+        // Other sources have planners of their own.
+        let table = source_as_provider(&scan.source).ok();
+        let stated = |table: &_| catalog.versioned().version(Arc::as_ref(table)).is_some();
+        let Some(table) = table.filter(stated) else {
             return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
-        }
+        };
         let catalog = Arc::clone(catalog);
         scan.source = provider_as_source(Arc::new(StatedVersion { table, catalog }));
         Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
@@ -64,6 +69,18 @@ fn may_keep(node: &LogicalPlan) -> bool {
         LogicalPlan::Join(join) => join.filter.is_some(),
         _ => false,
     }
+}
+
+/// Whether a filter of a scan is the same each time: functions may tell the time, or have a state.
+fn is_immutable(filter: &Expr) -> bool {
+    let may_differ = |expr: &Expr| {
+        Ok(match expr {
+            Expr::ScalarFunction(call) => call.func.signature().volatility != Volatility::Immutable,
+            Expr::ScalarVariable(..) | Expr::Placeholder(_) => true,
+            _ => false,
+        })
+    };
+    !filter.exists(may_differ).unwrap_or(true)
 }
 
 /// A table that states its version, whose scans do so, too.
@@ -94,26 +111,44 @@ impl TableProvider for StatedVersion {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let version = || self.catalog.versioned().version(self.table.as_ref());
-        let before = version();
-        let scan = self.table.scan(session, projection, filters, limit).await?;
+        let args = ScanArgs::default()
+            .with_projection(projection.map(Vec::as_slice))
+            .with_filters(Some(filters))
+            .with_limit(limit);
+        Ok(self.scan_with_args(session, args).await?.into_inner())
+    }
+
+    async fn scan_with_args<'a>(
+        &self,
+        session: &dyn Session,
+        args: ScanArgs<'a>,
+    ) -> Result<ScanResult> {
+        let versioned = self.catalog.versioned();
+        let version = || versioned.version(self.table.as_ref());
+        let filters = args.filters().unwrap_or_default().to_vec();
+        // Which rows a limit returns is another thing each time.
+        let is_repeated = args.limit().is_none() && filters.iter().all(is_immutable);
+        let columns = args.projection().map(<[usize]>::to_vec);
+        let before = version().filter(|_| is_repeated);
+        let scan = self.table.scan_with_args(session, args).await?.into_inner();
         let Some(version) = before.filter(|before| version().as_ref() == Some(before)) else {
-            return Ok(scan);
+            return Ok(scan.into());
         };
-        // Which rows a limit returns, and what a volatile filter does, is another thing each time.
-        if limit.is_some() || filters.iter().any(Expr::is_volatile) {
-            return Ok(scan);
-        }
-        let all = || (0..self.schema().fields().len()).collect();
-        let columns = projection.cloned().unwrap_or_else(all);
+        let scan = in_its_order(scan, session.config_options())?;
+        let partitions = scan.output_partitioning().partition_count();
+        let partitions = (session.config().target_partitions(), partitions);
         // The trait promises the order of all rows in one partition.
-        let is_promised = filters.is_empty()
-            && session.config().target_partitions() == 1
-            && scan.output_partitioning().partition_count() == 1;
-        let is_in_order = is_promised || self.catalog.versioned().repeats_order(&*self.table);
-        let filters = filters.to_vec();
-        let scan = VersionedScanExec::new(scan, version, columns, filters, is_in_order);
-        Ok(Arc::new(scan))
+        let is_promised = filters.is_empty() && partitions == (1, 1);
+        let is_in_order = is_promised || versioned.repeats_order(self.table.as_ref());
+        let schema = self.schema();
+        let request = ScanRequest {
+            columns: columns.unwrap_or_else(|| (0..schema.fields().len()).collect()),
+            schema,
+            filters,
+            partitions,
+        };
+        let scan = VersionedScanExec::new(scan, version, request, is_in_order);
+        Ok(ScanResult::new(Arc::new(scan)))
     }
 
     fn supports_filters_pushdown(

@@ -16,7 +16,7 @@ use rmq_testing::{Random, cases};
 use crate::appended::{Work, answer, without_keeping};
 use crate::kept::{self, explained, joining, named};
 use crate::staleness::numbers;
-use crate::support::{bigint, cpu_session, error, run};
+use crate::support::{bigint, cpu_session, error, run, set};
 
 /// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];
@@ -238,6 +238,31 @@ async fn range_joins_keep_rows_while_the_version_is_the_same() {
     for is_found in [0, 1] {
         assert_eq!(found(&ctx, &plain, &join).await, is_found);
     }
+}
+
+/// Values are added to rows in the order in which these were sorted, however rules would divide the scan for either
+/// join.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_version_have_one_order() {
+    let (ctx, plain) = joining_sessions().await;
+    let parts = || {
+        let sizes = [1000, 5000, 2000, 3000].into_iter().zip(1..);
+        let parts = sizes.map(|(rows, id)| (id, (0..rows).map(|i| i * 37 % 23).collect()));
+        parts.collect()
+    };
+    for (i, joins) in [[0, 3], [3, 0], [1, 3], [3, 1]].into_iter().enumerate() {
+        Parts::new(&i.to_string(), parts()).register(&[&ctx, &plain]);
+        assert_eq!(found(&ctx, &plain, JOINS[joins[0]]).await, 0);
+        assert_eq!(found(&ctx, &plain, JOINS[joins[1]]).await, 1);
+    }
+    Parts::new("named", parts()).register(&[&ctx, &plain]);
+    let create = "CREATE INDEX by_v ON t USING rmq (w, v)";
+    run(&ctx, create).await.expect(create);
+    let sql = "SELECT q.id, (SELECT last_value(t.v * 3 ORDER BY t.v) FROM t WHERE t.w = q.id AND t.v <= q.lo) AS w FROM q";
+    assert_eq!(found(&ctx, &plain, sql).await, 1);
+    // Another number of partitions.
+    set(&ctx, "datafusion.execution.target_partitions", "3");
+    assert_eq!(found(&ctx, &plain, sql).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

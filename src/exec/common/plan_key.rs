@@ -37,7 +37,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::exec::common::file_versions::{file_versions, planned_file_versions, planned_files};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::pieces::Pieces;
-use crate::exec::common::versioned_scan::VersionedScanExec;
+use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
 use crate::index::entries::SentRows;
 use crate::index::table_version::TableVersion;
 use crate::index::version::{FileVersion, Version};
@@ -94,9 +94,7 @@ impl Layout {
 pub(super) enum Operator {
     Memory,
     Parquet(Box<ParquetScan>),
-    /// The scan of a table that states its version, with the filters that the table may apply, and the number of
-    /// partitions.
-    Stated(Vec<Expr>, usize),
+    Stated(StatedScan),
     Filter(PhysicalExprRef),
     RoundRobin(usize),
     Gathered,
@@ -112,6 +110,14 @@ pub(super) struct ParquetScan {
     pub(super) predicate: Option<PhysicalExprRef>,
     pub(super) options: TableParquetOptions,
     pub(super) batch_rows: Option<usize>,
+}
+
+/// Which rows of a table that states its version a scan returns.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct StatedScan {
+    table_schema: SchemaRef,
+    filters: Vec<Expr>,
+    partitions: (usize, usize),
 }
 
 /// A file or a part of it, with the values of its partition columns.
@@ -388,14 +394,21 @@ impl<'a> ScanPlan<'a> {
     }
 
     fn add_stated(&mut self, scan: &'a VersionedScanExec) -> Vec<PhysicalExprRef> {
-        let partitions = scan.properties().partitioning.partition_count();
-        self.key
-            .operators
-            .push(Operator::Stated(scan.filters.clone(), partitions));
+        let ScanRequest {
+            schema,
+            columns,
+            filters,
+            partitions,
+        } = &scan.request;
+        self.key.operators.push(Operator::Stated(StatedScan {
+            table_schema: Arc::clone(schema),
+            filters: filters.clone(),
+            partitions: *partitions,
+        }));
         self.is_in_order &= scan.is_in_order;
         self.stated.push(&scan.version);
         let schema = scan.schema();
-        let columns = scan.columns.iter().zip(schema.fields());
+        let columns = columns.iter().zip(schema.fields());
         columns
             .map(|(i, field)| Arc::new(Column::new(field.name(), *i)) as _)
             .collect()

@@ -3,43 +3,64 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
+use datafusion::physical_plan::execution_plan::{ReplaceChildrenOptions, reset_plan_states};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, displayable,
+};
 
-use crate::exec::common::plan_methods::{no_expressions, replace_input, rows_of_input};
+use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
+use crate::exec::common::plan_methods::{no_expressions, with_new_children};
 use crate::index::table_version::TableVersion;
 
 /// Returns the rows of the scan of a [`VersionedTable`](crate::VersionedTable), by whose version range joins keep them.
+/// No rule looks into the scan: another division of it would return the rows in another order.
 #[derive(Debug)]
 pub(crate) struct VersionedScanExec {
-    input: Arc<dyn ExecutionPlan>,
+    hidden: Arc<dyn ExecutionPlan>,
     /// The version of the table when the scan was planned.
     pub(crate) version: TableVersion,
-    /// The columns of the table that are read.
+    pub(crate) request: ScanRequest,
+    /// Whether the rows of a version come in the same order each time they are requested so.
+    pub(crate) is_in_order: bool,
+}
+
+/// What a table was asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct ScanRequest {
+    /// All columns of the table.
+    pub(crate) schema: SchemaRef,
+    /// Those that are read. Not which rows these are.
     pub(crate) columns: Vec<usize>,
     /// The filters that the table may apply.
     pub(crate) filters: Vec<Expr>,
-    /// Whether the rows of a version come in the same order each time.
-    pub(crate) is_in_order: bool,
+    /// The session's number of partitions, and that of the scan.
+    pub(crate) partitions: (usize, usize),
 }
 
 impl VersionedScanExec {
     pub(crate) fn new(
-        input: Arc<dyn ExecutionPlan>,
+        hidden: Arc<dyn ExecutionPlan>,
         version: TableVersion,
-        columns: Vec<usize>,
-        filters: Vec<Expr>,
+        request: ScanRequest,
         is_in_order: bool,
     ) -> Self {
         Self {
-            input,
+            hidden,
             version,
-            columns,
-            filters,
+            request,
             is_in_order,
         }
+    }
+
+    /// The scan.
+    pub(crate) fn hidden(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.hidden
     }
 }
 
@@ -48,9 +69,18 @@ impl DisplayAs for VersionedScanExec {
         let (parts, rows) = (self.version.parts(), self.version.rows());
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "VersionedScanExec: parts={parts}, rows={rows}")
+                let hidden = displayable(self.hidden.as_ref()).indent(false).to_string();
+                let operators = hidden.lines().map(str::trim).collect::<Vec<_>>();
+                let operators = operators.join(" of ");
+                write!(
+                    f,
+                    "VersionedScanExec: parts={parts}, rows={rows}, rows of {operators}"
+                )
             }
-            DisplayFormatType::TreeRender => writeln!(f, "parts={parts}\nrows={rows}"),
+            DisplayFormatType::TreeRender => {
+                writeln!(f, "parts={parts}\nrows={rows}")?;
+                writeln!(f, "{}", tree_text(self.hidden.name()))
+            }
         }
     }
 }
@@ -60,23 +90,51 @@ impl ExecutionPlan for VersionedScanExec {
         "VersionedScanExec"
     }
 
-    rows_of_input!();
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.hidden.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
 
     no_expressions!();
 
-    replace_input!(|scan, input| Self {
-        input,
-        version: scan.version.clone(),
-        columns: scan.columns.clone(),
-        filters: scan.filters.clone(),
-        is_in_order: scan.is_in_order,
-    });
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [] = inputs_of("VersionedScanExec", children)?;
+        Ok(self)
+    }
+
+    with_new_children!();
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        let hidden = reset_plan_states(Arc::clone(&self.hidden))?;
+        let (version, request) = (self.version.clone(), self.request.clone());
+        Ok(Arc::new(Self::new(
+            hidden,
+            version,
+            request,
+            self.is_in_order,
+        )))
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        _inputs: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        StatisticsContext::new().compute(self.hidden.as_ref(), args)
+    }
 
     fn execute(
         &self,
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        self.input.execute(partition, context)
+        self.hidden.execute(partition, context)
     }
 }

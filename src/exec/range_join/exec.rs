@@ -82,6 +82,7 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
+use crate::exec::common::plan_key::is_repeatable;
 use crate::exec::common::row_positions::{why_no_positions, with_positions};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::origin::BuildOrigin;
@@ -189,21 +190,24 @@ impl RangeJoinExec {
     }
 
     /// The same join, which shows whether its build side is among those that the catalog keeps, and what it has done
-    /// once it has run.
+    /// once it has run. `keeps` tells whether queries of the session keep build sides.
     pub(crate) fn with_origin(
         &self,
         catalog: &IndexCatalog,
+        keeps: bool,
         config: &ConfigOptions,
     ) -> Result<Self> {
         let (columns, row_join) = (self.build_columns(), self.row_join.as_deref());
         let is_bounded = !self.probe.boundedness().is_unbounded();
-        let merges = SegmentedSide::may_answer(&columns, row_join, is_bounded);
+        let merges = keeps && SegmentedSide::may_answer(&columns, row_join, is_bounded);
+        let threshold = row_join.and_then(RowJoin::threshold);
+        let is_repeated = threshold.is_none_or(|threshold| is_repeatable(&*threshold.value));
         let origin = match self.mode {
-            JoinMode::Shared | JoinMode::Collected => {
+            JoinMode::Shared | JoinMode::Collected if is_repeated => {
                 let on = self.engine.candidates(RmqOptions::of(config).engine);
                 BuildOrigin::planned(catalog, &self.build, &columns, merges, on, config)
             }
-            JoinMode::Partitioned => BuildOrigin::Built,
+            _ => BuildOrigin::Built,
         };
         Ok(Self {
             origin: Some(origin),

@@ -22,6 +22,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
 use crate::common::dictionaries::has_few_keys;
+use crate::exec::common::versioned_scan::VersionedScanExec;
 
 /// Expressions with others in place of their columns.
 pub(crate) fn over(
@@ -94,6 +95,8 @@ pub(crate) fn source_of<'a>(
                 .all(|column| column.index() < columns)
         {
             plan = input;
+        } else if let Some(scan) = plan.downcast_ref::<VersionedScanExec>() {
+            plan = scan.hidden();
         } else if moves_rows(plan)
             && let [input] = plan.children()[..]
         {

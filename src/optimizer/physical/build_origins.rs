@@ -14,7 +14,11 @@ use crate::index::catalog::IndexCatalog;
 /// Makes range joins show where their build sides come from. One of the last rules of plans of EXPLAIN and EXPLAIN
 /// ANALYZE.
 #[derive(Debug)]
-pub(crate) struct ShowBuildOrigins(pub(crate) Arc<IndexCatalog>);
+pub(crate) struct ShowBuildOrigins {
+    pub(crate) catalog: Arc<IndexCatalog>,
+    /// Whether queries of the session keep build sides.
+    pub(crate) keeps: bool,
+}
 
 impl PhysicalOptimizerRule for ShowBuildOrigins {
     fn name(&self) -> &'static str {
@@ -32,7 +36,7 @@ impl PhysicalOptimizerRule for ShowBuildOrigins {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let shown = plan.transform_up(|plan| match plan.downcast_ref::<RangeJoinExec>() {
             Some(join) => {
-                let shown = join.with_origin(&self.0, config)?;
+                let shown = join.with_origin(&self.catalog, self.keeps, config)?;
                 Ok(Transformed::yes(Arc::new(shown) as _))
             }
             None => Ok(Transformed::no(plan)),

@@ -156,6 +156,17 @@ fn plan_as_one_partition(
     with_requirements(plan.data, &config)
 }
 
+/// Meets the requirements of a plan in the partitions that it has, whose scans keep their order.
+pub(crate) fn in_its_order(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut config = config.clone();
+    config.optimizer.enable_round_robin_repartition = false;
+    config.optimizer.repartition_file_scans = false;
+    with_requirements(plan, &config)
+}
+
 /// Meets the requirements of a plan whose scans keep their order.
 fn with_requirements(
     plan: Arc<dyn ExecutionPlan>,

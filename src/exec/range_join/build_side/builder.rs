@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -314,6 +314,12 @@ impl BuildSideBuilder {
                     let (rows, runs) = self.collect(kept.read(number)?).await?;
                     if runs.is_some() {
                         return internal_err!("a segment of a kept build side has been spilled");
+                    }
+                    // Otherwise these may be values of other rows.
+                    if known.is_some() && !kept.keeper.is_unchanged().await {
+                        return exec_err!(
+                            "a file of a range join has changed while the query was running; run the query again"
+                        );
                     }
                     let started = Instant::now();
                     let built = self

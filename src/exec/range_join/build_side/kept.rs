@@ -249,6 +249,8 @@ impl BuildSideKeeper {
         Self {
             columns: columns.clone(),
             values,
+            // Those of the whole side.
+            files: None,
             ..self.clone()
         }
     }
