@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use datafusion::prelude::SessionContext;
 use rmq_engine::cost_model::Costs;
@@ -202,14 +203,19 @@ async fn changed_tables_have_new_answers() {
             found += kept;
         }
         println!("{found} found");
-        assert!(found > 3);
+        assert!(found > 3, "{found}");
         for table in ["p", "q"] {
             for session in [&tables, &ctx, &plain] {
                 session.deregister_table(table).expect("a table");
             }
         }
         assert_eq!(device_bytes(&ctx).await, 0);
-        assert_eq!(fake.held.load(Relaxed), 0);
+        // A task of the last query may end after its last row was returned.
+        let begin = Instant::now();
+        while fake.held.load(Relaxed) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 }
 
