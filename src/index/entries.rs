@@ -128,7 +128,7 @@ impl Item {
     }
 
     /// What building it again would take for each byte that it takes, in rows that are read and sorted or indexed:
-    /// about as long for all kinds, a tenth where the column is indexed where it lies, and a fifth to read it from
+    /// about as long for all kinds, a tenth where the column is indexed in place, and a fifth to read it from
     /// files of `rmq.index_directory`. A power of two, as it is an estimate: what is about as worthwhile goes in the
     /// order of use.
     fn cost_per_byte(&self) -> f64 {

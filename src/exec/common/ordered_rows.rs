@@ -7,17 +7,15 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::{CooperativeExec, make_cooperative};
-use datafusion::physical_plan::execution_plan::{ReplaceChildrenOptions, SchedulingType};
+use datafusion::physical_plan::execution_plan::SchedulingType;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    displayable,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
-use crate::exec::common::plan_methods::{no_expressions, with_new_children};
+use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
 
 /// Hides a plan, which is no child, from optimizer rules and from engines that divide plans into tasks.
 ///
@@ -103,10 +101,7 @@ impl DisplayAs for OrderedRowsExec {
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "OrderedRowsExec: input_partitions={partitions}")?;
-                let hidden = displayable(self.hidden.as_ref()).indent(false).to_string();
-                let operators = hidden.lines().map(str::trim);
-                let operators = operators.collect::<Vec<_>>().join(" of ");
-                write!(f, ", rows of {operators}")
+                write!(f, ", rows of {}", operators_text(self.hidden.as_ref()))
             }
             DisplayFormatType::TreeRender => {
                 writeln!(f, "input_partitions={partitions}")?;
@@ -125,22 +120,9 @@ impl ExecutionPlan for OrderedRowsExec {
         &self.properties
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![]
-    }
-
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [] = inputs_of("OrderedRowsExec", children)?;
-        Ok(self)
-    }
-
-    with_new_children!();
+    no_inputs!();
 
     fn execute(
         &self,

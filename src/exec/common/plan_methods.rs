@@ -1,5 +1,7 @@
 //! Methods that operators have in common.
 
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+
 /// `ExecutionPlan::with_new_children`, which is deprecated, by `replace_children`.
 macro_rules! with_new_children {
     () => {
@@ -105,4 +107,35 @@ macro_rules! replace_input {
     };
 }
 
-pub(crate) use {no_expressions, replace_input, row_for_row, rows_of_input, with_new_children};
+/// The inputs of an operator that hides the plan whose rows it returns: none, so that no rule looks into that plan.
+macro_rules! no_inputs {
+    () => {
+        fn children(&self) -> Vec<&std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>> {
+            vec![]
+        }
+
+        fn replace_children(
+            self: std::sync::Arc<Self>,
+            children: Vec<std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>>,
+            _options: datafusion::physical_plan::execution_plan::ReplaceChildrenOptions,
+        ) -> datafusion::common::Result<
+            std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+        > {
+            let [] = $crate::common::inputs::inputs_of(self.name(), children)?;
+            Ok(self)
+        }
+
+        $crate::exec::common::plan_methods::with_new_children!();
+    };
+}
+
+/// The operators of a hidden plan, as EXPLAIN shows them.
+pub(crate) fn operators_text(plan: &dyn ExecutionPlan) -> String {
+    let operators = displayable(plan).indent(false).to_string();
+    let operators: Vec<_> = operators.lines().map(str::trim).collect();
+    operators.join(" of ")
+}
+
+pub(crate) use {
+    no_expressions, no_inputs, replace_input, row_for_row, rows_of_input, with_new_children,
+};

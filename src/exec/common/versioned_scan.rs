@@ -7,15 +7,12 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
-use datafusion::physical_plan::execution_plan::{ReplaceChildrenOptions, reset_plan_states};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, displayable,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
-use crate::exec::common::plan_methods::{no_expressions, with_new_children};
+use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
 use crate::index::table_version::TableVersion;
 
 /// Returns the rows of the scan of a [`VersionedTable`](crate::VersionedTable), by whose version range joins keep them.
@@ -69,9 +66,7 @@ impl DisplayAs for VersionedScanExec {
         let (parts, rows) = (self.version.parts(), self.version.rows());
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                let hidden = displayable(self.hidden.as_ref()).indent(false).to_string();
-                let operators = hidden.lines().map(str::trim).collect::<Vec<_>>();
-                let operators = operators.join(" of ");
+                let operators = operators_text(self.hidden.as_ref());
                 write!(
                     f,
                     "VersionedScanExec: parts={parts}, rows={rows}, rows of {operators}"
@@ -94,22 +89,9 @@ impl ExecutionPlan for VersionedScanExec {
         self.hidden.properties()
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![]
-    }
-
     no_expressions!();
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [] = inputs_of("VersionedScanExec", children)?;
-        Ok(self)
-    }
-
-    with_new_children!();
+    no_inputs!();
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         let hidden = reset_plan_states(Arc::clone(&self.hidden))?;

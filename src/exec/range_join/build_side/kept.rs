@@ -108,10 +108,8 @@ impl BuildSideKeeper {
         };
         let requested = SystemTime::now();
         let version = version(&scanned, &keys, context).await?;
-        let values = values.into_iter().map(|expr| Value {
-            version: scanned.version_of(&expr, |_| true),
-            expr,
-        });
+        let values = values.into_iter();
+        let values = values.map(|expr| Value::new(expr, &scanned, |_| true));
         let (values, plan_key) = (values.collect(), scanned.key);
         let is_limited = !matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
         let key = RowsKey {

@@ -222,10 +222,9 @@ impl KeptSegments {
         let values = over_scan(columns, &scanned)?.split_off(columns.num_equality_keys + 1);
         let kept = kept.into_iter().map(Some).chain(has_rest.then_some(None));
         let parts = kept.enumerate().map(|(number, kept)| {
-            let values = values.iter().map(|expr| Value {
-                expr: Arc::clone(expr),
-                version: scanned.version_of(expr, |batch| segment_of[batch] == number),
-            });
+            let is_read = |batch: usize| segment_of[batch] == number;
+            let values = values.iter();
+            let values = values.map(|expr| Value::new(Arc::clone(expr), &scanned, is_read));
             SegmentPart {
                 keeper: Arc::new(keeper.with_values(columns, values.collect())),
                 kept,

@@ -10,7 +10,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::exec::common::plan_key::PlanKey;
+use crate::exec::common::plan_key::{PlanKey, ScanPlan};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::row_order::RowOrder;
@@ -50,6 +50,18 @@ pub(super) struct Value {
 }
 
 impl Value {
+    /// Of the batches whose numbers `is_read` selects.
+    pub(super) fn new(
+        expr: PhysicalExprRef,
+        scanned: &ScanPlan<'_>,
+        is_read: impl Fn(usize) -> bool,
+    ) -> Self {
+        Self {
+            version: scanned.version_of(&expr, is_read),
+            expr,
+        }
+    }
+
     /// Whether both are the same value of each row.
     pub(super) fn is(&self, other: &Self) -> bool {
         let is_same_version = match (&self.version, &other.version) {

@@ -88,10 +88,7 @@ fn is_kept(
     let scanned = ScanPlan::of(&plan)?;
     let mut keys = over_scan(columns, &scanned)?;
     let values = keys.split_off(columns.num_equality_keys + 1).into_iter();
-    let values = values.map(|expr| Value {
-        version: scanned.version_of(&expr, |_| true),
-        expr,
-    });
+    let values = values.map(|expr| Value::new(expr, &scanned, |_| true));
     let values: Vec<_> = values.collect();
     let version = scanned.planned_version(&keys)?;
     let key = RowsKey {
