@@ -148,8 +148,8 @@ impl ColumnIndex {
         })
     }
 
-    /// The index of the rows of these indexes, in their order, which the CPU engine has built of one column. Its build
-    /// time is that of the last one.
+    /// The index of the rows of these indexes, in their order, which one engine has built of one column. Its build time
+    /// is that of the last one.
     ///
     /// # Errors
     /// An execution error without an index, or for indexes of different keys.
@@ -159,7 +159,7 @@ impl ColumnIndex {
             index: KeyIndex::of_parts(&indexes)?,
             build_time: parts.last().map_or(Duration::ZERO, |part| part.build_time),
             copied_bytes: parts.iter().map(|part| part.copied_bytes).sum(),
-            cpu_fallback: None,
+            cpu_fallback: CpuFallback::of_parts(parts.iter().map(|p| p.cpu_fallback.as_ref())),
             lazy: None,
             chunks: None,
         })
@@ -167,8 +167,13 @@ impl ColumnIndex {
 
     /// Whether rows that are added can be indexed on their own: not where keys are ranks among all values.
     pub(crate) fn can_be_extended(&self) -> bool {
-        let on_cpu = self.cpu_fallback.is_none() && self.lazy.is_none();
-        on_cpu && self.chunks.is_none() && !self.index.decoder().has_ranks()
+        self.lazy.is_none() && self.chunks.is_none() && !self.index.decoder().has_ranks()
+    }
+
+    /// The arrays of the column, if devices have the index.
+    pub(crate) fn arrays(&self) -> &[ArrayRef] {
+        let fallback = self.cpu_fallback.as_ref();
+        fallback.map_or(&[], |fallback| &fallback.chunks().arrays)
     }
 
     /// The chunks of a column that is not in memory. [`Self::keys`] is the index of their extremes then.

@@ -37,6 +37,24 @@ impl CpuFallback {
         }
     }
 
+    /// The fallback for the rows of several indexes, in their order; `None` if one has none.
+    pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = Option<&'a Self>>) -> Option<Self> {
+        let parts: Vec<&Self> = parts.collect::<Option<_>>()?;
+        let first = parts.first()?;
+        let arrays = parts.iter().flat_map(|part| &part.chunks.arrays);
+        let chunks = Chunks {
+            arrays: arrays.cloned().collect(),
+            owned_elsewhere: parts.iter().all(|part| part.chunks.owned_elsewhere),
+        };
+        let data_type = first.data_type.clone();
+        Some(Self::new(chunks, data_type, first.extreme, first.threads))
+    }
+
+    /// The column.
+    pub(crate) fn chunks(&self) -> &Chunks {
+        &self.chunks
+    }
+
     /// The index, built by the first call, for devices that failed with this message.
     ///
     /// # Errors

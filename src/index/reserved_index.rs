@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use arrow::array::ArrayRef;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -21,7 +22,6 @@ pub(crate) struct ReservedIndex {
     pub(crate) index: Arc<ColumnIndex>,
     /// The parts that it consists of.
     parts: Vec<IndexPart>,
-    pub(super) on_device: Option<DeviceBytes>,
     pub(crate) disk: Arc<OnDisk>,
 }
 
@@ -31,20 +31,35 @@ pub(crate) struct ReservedIndex {
 pub(crate) struct IndexPart {
     index: Arc<ColumnIndex>,
     memory: Arc<IndexMemory>,
+    on_device: Option<Arc<DeviceBytes>>,
     /// The arrays or files of the table's version that the rows are of.
     pub(crate) span: Span,
 }
 
 impl IndexPart {
-    /// Ties an index to its reservation, whose estimated size is corrected to the index's actual size. `span` is that
-    /// of its rows in the table's version, if this is known.
-    fn new(index: ColumnIndex, mut memory: IndexMemory, span: Span) -> Self {
+    /// Ties an index to its reservations, whose estimated sizes are corrected to the index's actual sizes. `span` is
+    /// that of its rows in the table's version, if this is known.
+    fn new(
+        index: ColumnIndex,
+        mut memory: IndexMemory,
+        mut on_device: Option<DeviceBytes>,
+        span: Span,
+    ) -> Self {
         memory.resize(index.memory_bytes());
+        if let Some(on_device) = &mut on_device {
+            on_device.resize(index.device_bytes());
+        }
         Self {
             index: Arc::new(index),
             memory: Arc::new(memory),
+            on_device: on_device.map(Arc::new),
             span,
         }
+    }
+
+    /// The arrays of the rows, if devices have the index.
+    pub(crate) fn arrays(&self) -> &[ArrayRef] {
+        self.index.arrays()
     }
 
     /// Number of rows.
@@ -58,22 +73,19 @@ impl ReservedIndex {
     pub(crate) fn new(
         index: ColumnIndex,
         memory: IndexMemory,
-        mut on_device: Option<DeviceBytes>,
+        on_device: Option<DeviceBytes>,
         span: Span,
     ) -> Self {
-        if let Some(on_device) = &mut on_device {
-            on_device.resize(index.device_bytes());
-        }
-        let part = IndexPart::new(index, memory, span);
+        let part = IndexPart::new(index, memory, on_device, span);
         Self {
             index: Arc::clone(&part.index),
             parts: vec![part],
-            on_device,
             disk: Arc::default(),
         }
     }
 
-    /// Adds the CPU's index of the rows after these parts, with its reservation, as [`IndexPart::new`] does.
+    /// Adds the index of the rows after these parts on the same engine, with its reservations, as [`IndexPart::new`]
+    /// does.
     ///
     /// # Errors
     /// An execution error for indexes of different keys.
@@ -81,18 +93,18 @@ impl ReservedIndex {
         mut parts: Vec<IndexPart>,
         index: ColumnIndex,
         memory: IndexMemory,
+        on_device: Option<DeviceBytes>,
         span: Span,
     ) -> Result<Self> {
         if parts.is_empty() {
-            return Ok(Self::new(index, memory, None, span));
+            return Ok(Self::new(index, memory, on_device, span));
         }
-        parts.push(IndexPart::new(index, memory, span));
+        parts.push(IndexPart::new(index, memory, on_device, span));
         let indexes: Vec<_> = parts.iter().map(|part| &*part.index).collect();
         let index = Arc::new(ColumnIndex::of_parts(&indexes)?);
         Ok(Self {
             index,
             parts,
-            on_device: None,
             disk: Arc::default(),
         })
     }
@@ -120,7 +132,9 @@ impl ReservedIndex {
 
     /// Bytes of each device that stores the index.
     pub(crate) fn device_bytes(&self) -> usize {
-        self.on_device.as_ref().map_or(0, |d| d.bytes)
+        let parts = self.parts.iter();
+        let bytes = parts.map(|part| part.on_device.as_ref().map_or(0, |d| d.bytes));
+        bytes.sum()
     }
 }
 

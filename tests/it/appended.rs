@@ -2,6 +2,7 @@
 //! keeps nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int16Array, Int64Array, RecordBatch, StringArray,
@@ -12,9 +13,10 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
 use rmq_testing::{Random, cases};
 
+use crate::fake::Fake;
 use crate::range_join::lines;
 use crate::staleness::{OLD, external, numbers, settle, write};
-use crate::support::{bigint, cpu_session, register, run, set};
+use crate::support::{bigint, cpu_session, engine, register, run, session, set, skipped};
 use crate::unique_source::metric;
 
 /// Seeds of cases that failed in the past.
@@ -95,6 +97,71 @@ async fn rows_that_are_added_are_indexed_alone() {
     plain.deregister_table("t").unwrap();
     assert_only_listed_memory(&ctx).await;
     assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0);
+}
+
+/// Devices index rows that are added alone, too. With `RMQ_TEST_ENGINE=cuda` a GPU does, otherwise threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_are_added_go_up_alone() {
+    if skipped() {
+        return;
+    }
+    let (fake, plain) = (Fake::real(), without_keeping());
+    let is_real = engine().as_deref() == Some("cuda");
+    let ctx = if is_real {
+        session()
+    } else {
+        fake.session(&[("rmq.engine", "cuda")])
+    };
+    // Each partition would count the indexes.
+    set(&ctx, "datafusion.execution.target_partitions", "1");
+    let rows = |from: i64, to: i64| {
+        let values = (from..to).map(|i| (i % 7 > 0).then_some((i * 7919 % 100_003) as f64 / 8.0));
+        let floats: ArrayRef = Arc::new(Float64Array::from(values.collect::<Vec<_>>()));
+        floats
+    };
+    register(&ctx, "t", &[("v", rows(0, 50_000))], &[40_000, 7]);
+    let table = ctx.table_provider("t").await.unwrap();
+    plain.register_table("t", table).unwrap();
+    let ranges = "FROM (SELECT value * 97 % 53000 AS l, value * 31 % 9000 AS w FROM range(0, 700))";
+    let sql = format!("SELECT range_max('t.v', l, l + w), range_argmax('t.v', l, l + w) {ranges}");
+    let sql = sql.as_str();
+    let thresholds = format!("SELECT range_last_at_least('t.v', l, l + w, 9000.0e0) {ranges}");
+    let first = answer(&ctx, sql).await;
+    assert_eq!(first.0, answer(&plain, sql).await.0);
+    let before = fake.rows_built.load(Relaxed);
+    let mut added = 0;
+    for step in 0..30 {
+        let insert = format!(
+            "INSERT INTO t SELECT CASE WHEN value % 5 > 0 THEN (value * 7919 % 10007)::double / {} END \
+             FROM range({step} * 100, {step} * 100 + 100)",
+            1 + step % 7
+        );
+        run(&ctx, &insert).await.unwrap();
+        let (rows, work) = answer(&ctx, sql).await;
+        assert_eq!(rows, answer(&plain, sql).await.0, "{step}");
+        assert_eq!((work.built, work.extended), (0, 1), "{step}");
+        added += work.added;
+        let (rows, work) = answer(&ctx, &thresholds).await;
+        assert_eq!(rows, answer(&plain, &thresholds).await.0, "{step}");
+        assert_eq!(work.reused, 1, "{step}");
+    }
+    assert!((3000..3000 * 8).contains(&added), "{added}");
+    let listed = "SELECT CAST(sum(rows) AS BIGINT) FROM rmq_indexes()";
+    assert_eq!(bigint(&ctx, listed).await, Some(53_000));
+    if is_real {
+        return;
+    }
+    assert_eq!(fake.rows_built.load(Relaxed) - before, added);
+    let on_device = "SELECT CAST(sum(device_bytes) AS BIGINT) FROM rmq_indexes()";
+    let held = fake.held.load(Relaxed) as i64;
+    assert_eq!(bigint(&ctx, on_device).await, Some(held));
+    // Devices without room for what is added: the CPU indexes all, and answers.
+    set(&ctx, "rmq.engine", "auto");
+    run(&ctx, "INSERT INTO t VALUES (-5.0e0)").await.unwrap();
+    fake.build_fails_at.store(1, Relaxed);
+    let (rows, work) = answer(&ctx, sql).await;
+    assert_eq!(rows, answer(&plain, sql).await.0);
+    assert_eq!((work.built, work.extended), (1, 0));
 }
 
 #[tokio::test]

@@ -44,6 +44,10 @@ pub struct Fake {
     /// The number of indexes built, and the bytes of those that exist.
     pub built: AtomicUsize,
     pub held: AtomicUsize,
+    /// Value columns that were added to build sides.
+    pub columns_added: AtomicUsize,
+    /// Rows of all build sides and indexes that were built.
+    pub rows_built: AtomicUsize,
     /// The number of ranges of each batch.
     pub batches: Mutex<Vec<usize>>,
     /// Batches in flight, and their maximum.
@@ -81,6 +85,8 @@ impl Default for Fake {
             opened: Mutex::default(),
             built: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
+            columns_added: AtomicUsize::new(0),
+            rows_built: AtomicUsize::new(0),
             batches: Mutex::default(),
             under_way: AtomicUsize::new(0),
             most_under_way: AtomicUsize::new(0),
@@ -269,6 +275,7 @@ impl Threads {
             nulls: false,
         });
         fake.built.fetch_add(1, Relaxed);
+        fake.rows_built.fetch_add(inner.len(), Relaxed);
         fake.held.fetch_add(bytes, Relaxed);
         let until = Instant::now() + *fake.build_delay.lock().unwrap();
         while Instant::now() < until {

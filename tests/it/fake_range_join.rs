@@ -17,13 +17,15 @@ use crate::fake::Fake;
 #[derive(Debug)]
 pub struct FakeRangeJoin {
     /// The places in sorted order.
-    places: Vec<Place>,
-    columns: Vec<SortedColumn>,
+    places: Arc<Vec<Place>>,
+    columns: Vec<Arc<SortedColumn>>,
     specs: Vec<RangeJoinColumn>,
+    input_rows: usize,
     key_bytes: usize,
     has_groups: bool,
     row_numbers: bool,
-    held: Held,
+    held: Arc<Held>,
+    added_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,7 @@ struct SortedColumn {
     cells: Vec<Cell>,
     value_bytes: usize,
     sums: Option<Addends>,
+    held: Held,
 }
 
 /// A value: its stored bits and its key in ascending order.
@@ -134,8 +137,40 @@ fn sum_of_floats<'a>(cells: impl Iterator<Item = &'a Cell>) -> Option<[f64; 2]> 
 
 /// The bytes that a build takes.
 pub fn building_bytes(input: &RangeJoinInput<'_>) -> usize {
-    let columns = input.columns.iter().map(|c| c.values.value_bytes());
-    input.rows() * (16 + columns.sum::<usize>())
+    input.rows() * 16 + column_bytes(&input.columns, input.rows())
+}
+
+fn column_bytes(columns: &[RangeJoinColumn], rows: usize) -> usize {
+    let columns = columns.iter().map(|c| c.values.value_bytes());
+    rows * columns.sum::<usize>()
+}
+
+/// A step of a build that may be stopped or fail.
+fn step(fake: &Fake, stop: &AtomicBool) -> Result<(), EngineError> {
+    if stop.load(Relaxed) {
+        return Err(EngineError::Stopped);
+    }
+    fake.join_step()
+}
+
+/// The values of columns at the places of their rows.
+fn sorted(
+    fake: &Arc<Fake>,
+    columns: &[RangeJoinColumn],
+    places: &[Place],
+    step: impl Fn() -> Result<(), EngineError>,
+) -> Result<Vec<Arc<SortedColumn>>, EngineError> {
+    let columns = columns.iter().map(|column| {
+        step()?;
+        let values = cells(&column.values);
+        Ok(Arc::new(SortedColumn {
+            cells: places.iter().map(|p| values[p.row as usize]).collect(),
+            value_bytes: column.values.value_bytes(),
+            sums: column.sums,
+            held: Held::new(fake, values.len() * column.values.value_bytes()),
+        }))
+    });
+    columns.collect()
 }
 
 impl FakeRangeJoin {
@@ -145,13 +180,8 @@ impl FakeRangeJoin {
         stop: &AtomicBool,
     ) -> Result<Self, EngineError> {
         input.check()?;
-        let step = || {
-            if stop.load(Relaxed) {
-                return Err(EngineError::Stopped);
-            }
-            fake.join_step()
-        };
-        let held = Held::new(fake, building_bytes(input));
+        let step = || step(fake, stop);
+        let held = Held::new(fake, input.rows() * 16);
         // Keys go up, are sorted, and then all columns are moved and indexed.
         step()?;
         let mut places: Vec<Place> = (0..).zip(cells(&input.keys)).map(place).collect();
@@ -164,26 +194,20 @@ impl FakeRangeJoin {
         }
         step()?;
         places.sort_by_key(|place| (place.group, place.key));
-        let mut columns = vec![];
-        for column in &input.columns {
-            step()?;
-            let values = cells(&column.values);
-            columns.push(SortedColumn {
-                cells: places.iter().map(|p| values[p.row as usize]).collect(),
-                value_bytes: column.values.value_bytes(),
-                sums: column.sums,
-            });
-        }
+        let columns = sorted(fake, &input.columns, &places, step)?;
         step()?;
         fake.built.fetch_add(1, Relaxed);
+        fake.rows_built.fetch_add(input.rows(), Relaxed);
         Ok(Self {
-            places,
+            places: Arc::new(places),
             columns,
             specs: input.columns.clone(),
+            input_rows: input.rows(),
             key_bytes: input.keys.value_bytes(),
             has_groups: input.groups.is_some(),
             row_numbers: input.row_numbers,
-            held,
+            held: Arc::new(held),
+            added_bytes: building_bytes(input),
         })
     }
 
@@ -338,11 +362,56 @@ impl RangeJoinIndex for FakeRangeJoin {
     }
 
     fn device_bytes(&self) -> usize {
-        self.held.1
+        let columns = self.columns.iter().map(|column| column.held.1);
+        self.held.1 + columns.sum::<usize>()
+    }
+
+    fn added_bytes(&self) -> usize {
+        self.added_bytes
     }
 
     fn build_times(&self) -> RangeJoinTimes {
         RangeJoinTimes::default()
+    }
+
+    fn with_columns(
+        &self,
+        kept: &[usize],
+        added: &[RangeJoinColumn],
+        row_numbers: bool,
+        _: usize,
+        stop: &AtomicBool,
+    ) -> Result<Arc<dyn RangeJoinIndex>, EngineError> {
+        let fake = &self.held.0;
+        for column in added {
+            assert_eq!(column.values.rows(), self.input_rows);
+        }
+        let added_columns = sorted(fake, added, &self.places, || step(fake, stop))?;
+        fake.columns_added.fetch_add(added.len(), Relaxed);
+        Ok(Arc::new(Self {
+            places: Arc::clone(&self.places),
+            columns: kept
+                .iter()
+                .map(|i| Arc::clone(&self.columns[*i]))
+                .chain(added_columns)
+                .collect(),
+            specs: kept
+                .iter()
+                .map(|i| &self.specs[*i])
+                .chain(added)
+                .cloned()
+                .collect(),
+            input_rows: self.input_rows,
+            key_bytes: self.key_bytes,
+            has_groups: self.has_groups,
+            row_numbers: self.row_numbers || row_numbers,
+            held: Arc::clone(&self.held),
+            added_bytes: column_bytes(added, self.input_rows),
+        }))
+    }
+
+    fn adding_bytes(&self, added: &[RangeJoinColumn]) -> usize {
+        column_bytes(added, self.input_rows)
     }
 
     fn answer(

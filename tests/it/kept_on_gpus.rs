@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use rmq_engine::cost_model::Costs;
 use rmq_testing::runs;
 
@@ -109,7 +109,8 @@ async fn explain_tells_what_the_engine_finds() {
         (QUERIES[4], 1),
         (QUERIES[0], 0),
         (QUERIES[0], 1),
-        (&sums, 0),
+        // The values are added.
+        (&sums, 1),
         (&sums, 1),
     ] {
         let told = explained(&ctx, "EXPLAIN", sql).await;
@@ -119,9 +120,9 @@ async fn explain_tells_what_the_engine_finds() {
     }
 }
 
-/// Values are not added: a query that needs others has all sorted anew, and the rows with the most values stay.
+/// Values are added to the rows that devices have, each once; other keys and filters have rows of their own.
 #[tokio::test(flavor = "multi_thread")]
-async fn other_queries_find_the_values_that_devices_have() {
+async fn values_are_added_to_rows_on_devices() {
     if skipped() {
         return;
     }
@@ -130,30 +131,139 @@ async fn other_queries_find_the_values_that_devices_have() {
     let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
     let few = "SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.s = q.s AND p.t BETWEEN q.a AND q.b GROUP BY q.id";
     let more = few.replace("min(p.v)", "min(p.v), max(p.v), sum(p.u)");
-    for (sql, is_found, kept) in [
-        (few.to_string(), false, 1),
-        (few.replace("q.b", "q.b - 7"), true, 1),
-        (few.replace("min(p.v), ", ""), true, 1),
+    // The sides that are kept then, and the columns that have been added to them.
+    for (sql, is_found, kept, added) in [
+        (few.to_string(), false, 1, 0),
+        (few.replace("q.b", "q.b - 7"), true, 1, 0),
+        (few.replace("min(p.v), ", ""), true, 1, 0),
         (
             few.replace("p.t BETWEEN q.a AND", "p.t > q.a AND p.t <"),
             true,
             1,
+            0,
         ),
-        (more.clone(), false, 1),
-        (few.to_string(), true, 1),
-        (few.replace("min(p.v)", "max(p.v), sum(p.u)"), true, 1),
-        (few.replace("min", "sum"), false, 2),
-        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), false, 3),
-        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), true, 3),
-        (few.replace("q.b GROUP", "q.b AND p.v > 3 GROUP"), false, 4),
-        (few.replace("p.t BETWEEN", "p.u BETWEEN"), false, 5),
-        (more, true, 5),
+        // One that takes the place of the minima alone.
+        (more.clone(), true, 1, 2),
+        (few.to_string(), true, 1, 2),
+        (few.replace("min(p.v)", "max(p.v), sum(p.u)"), true, 1, 2),
+        (few.replace("min", "sum"), true, 1, 3),
+        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), true, 1, 5),
+        (few.replace("min(p.v)", "arg_min(p.u, p.v)"), true, 1, 5),
+        (few.replace("min(p.v)", "arg_max(p.s, p.u)"), true, 1, 6),
+        (
+            few.replace("q.b GROUP", "q.b AND p.v > 3 GROUP"),
+            false,
+            2,
+            6,
+        ),
+        (few.replace("p.t BETWEEN", "p.u BETWEEN"), false, 3, 6),
+        (more, true, 3, 6),
     ] {
         let (expected, _) = answer(&plain, &sql).await;
         let (rows, found) = answer(&ctx, &sql).await;
         assert!(rows == expected, "{sql}");
         let count = bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await;
         assert_eq!((found > 0, count), (is_found, Some(kept)), "{sql}");
+        if !is_real() {
+            let columns = fake.columns_added.load(Relaxed);
+            assert_eq!(
+                (columns, fake.built.load(Relaxed)),
+                (added, kept as usize),
+                "{sql}"
+            );
+            // What has been replaced is gone.
+            let listed = device_bytes(&ctx).await;
+            assert_eq!(listed, fake.held.load(Relaxed) as i64, "{sql}");
+        }
+    }
+}
+
+/// An UPDATE of a value leaves the rows as they are, and the old values are gone once the new ones have been added.
+#[tokio::test(flavor = "multi_thread")]
+async fn updated_values_take_the_place_of_the_old_ones() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    let tables = tables().await;
+    let (ctx, plain) = (on_devices(&fake, &tables).await, plain(&tables).await);
+    let mut bytes = None;
+    for update in 0..4 {
+        let (expected, _) = answer(&plain, QUERIES[0]).await;
+        let (rows, found) = answer(&ctx, QUERIES[0]).await;
+        assert_eq!((rows == expected, found), (true, usize::from(update > 0)));
+        let now = device_bytes(&ctx).await;
+        assert_eq!(*bytes.get_or_insert(now), now);
+        run(&ctx, "UPDATE p SET v = v + 1 WHERE id % 3 = 1")
+            .await
+            .expect("an update");
+    }
+    if !is_real() {
+        assert_eq!(fake.built.load(Relaxed), 1);
+        assert_eq!(fake.columns_added.load(Relaxed), 3);
+    }
+}
+
+/// Rows that are appended go up alone, and what the segments answer is merged. Sides are sorted anew together once they
+/// are no longer much larger than what follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn appended_rows_go_up_alone() {
+    if skipped() {
+        return;
+    }
+    let fake = Fake::real();
+    // One partition, to whose end INSERT appends.
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for sql in [
+        "CREATE TABLE p AS SELECT value AS id, 's' || (value * 7 % 5) AS s, value * 13 % 9973 AS t, \
+         CASE WHEN value % 11 > 0 THEN value % 17 END AS u, \
+         CASE WHEN value % 7 > 0 THEN (value * 31 % 101)::double END AS v FROM range(0, 9000)",
+        "CREATE TABLE q AS SELECT value AS id, 's' || (value % 6) AS s, value * 37 % 9973 AS a, \
+         value * 37 % 9973 + 40 * (value % 9) - 30 AS b FROM range(0, 400)",
+    ] {
+        run(&ctx, sql).await.expect("a table");
+    }
+    let (ctx, plain) = (on_devices(&fake, &ctx).await, plain(&ctx).await);
+    set(&ctx, "datafusion.execution.target_partitions", "1");
+    for sql in ON_DEVICES {
+        let expected = answer(&plain, sql).await;
+        assert!(answer(&ctx, sql).await.0 == expected.0, "{sql}");
+    }
+    let sides = bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await;
+    assert_eq!(sides, Some(2));
+    let built = fake.rows_built.load(Relaxed);
+    let mut segments = 0;
+    for rows in [10, 700, 20, 800, 1100] {
+        let sql = format!(
+            "INSERT INTO p SELECT id + 10000, s, t + 3, u, v - 20 FROM p WHERE id < 9000 LIMIT {rows}"
+        );
+        run(&ctx, &sql).await.expect("rows");
+        for sql in ON_DEVICES {
+            let (expected, _) = answer(&plain, sql).await;
+            let (answers, found) = answer(&ctx, sql).await;
+            assert!(answers == expected, "{rows}, {sql}");
+            assert_eq!(found, 1, "{rows}, {sql}");
+        }
+        let plan = ctx.sql(ON_DEVICES[0]).await.expect("a query");
+        let plan = plan.create_physical_plan().await.expect("a plan");
+        let batches = datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx()).await;
+        batches.expect("answers");
+        segments = segments.max(metric(&plan, "index_segments"));
+    }
+    assert!(segments >= 2, "{segments}");
+    if !is_real() {
+        // 2,630 rows on each side, each a few times, and never the others.
+        let again = fake.rows_built.load(Relaxed) - built;
+        assert!((2 * 2630..2 * 3 * 2630).contains(&again), "{again}");
+        // A failure on the way is the CPU's to answer.
+        set(&ctx, "rmq.engine", "auto");
+        for step in 1..30 {
+            *fake.join_fault.lock().expect("a lock") = Some((step, device_error(0)));
+            let (expected, _) = answer(&plain, ON_DEVICES[3]).await;
+            let (answers, _) = answer(&ctx, ON_DEVICES[3]).await;
+            assert!(answers == expected, "step {step}");
+            fake.failed.store(false, Relaxed);
+        }
     }
 }
 

@@ -13,6 +13,8 @@
 //! the CPU engine: answers have the same bits.
 
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::column::Column;
@@ -97,7 +99,7 @@ pub struct RangeJoinInput<'a> {
     pub groups: Option<RowGroups<'a>>,
     /// The value columns, to which answers refer by index.
     pub columns: Vec<RangeJoinColumn>,
-    /// Whether [`RangeJoinAnswer::Row`] can be requested: 4 bytes more per row where rows came sorted.
+    /// Whether [`RangeJoinAnswer::Row`] can be requested: 4 bytes more per row where rows came in order.
     pub row_numbers: bool,
 }
 
@@ -125,15 +127,7 @@ impl RangeJoinInput<'_> {
         if let Some(groups) = groups {
             groups.check(rows)?;
         }
-        for (i, column) in self.columns.iter().enumerate() {
-            column.values.check(&format!("value column {i}"))?;
-            fits("a value column", rows, column.values.rows())?;
-            if column.sums == Some(Addends::Floats) {
-                let bytes = column.values.value_bytes();
-                fits("a float to be summed, in bytes,", size_of::<f64>(), bytes)?;
-            }
-        }
-        Ok(())
+        check_columns(&self.columns, rows)
     }
 }
 
@@ -420,14 +414,7 @@ impl RangeJoinAnswer {
     /// # Errors
     /// [`EngineError::Invalid`].
     pub fn check(self, columns: &[RangeJoinColumn], row_numbers: bool) -> Result<(), EngineError> {
-        let column = |i: usize| {
-            columns.get(i).ok_or_else(|| {
-                EngineError::Invalid(format!(
-                    "value column {i} was requested of a range join with {} of them",
-                    columns.len()
-                ))
-            })
-        };
+        let column = |i: usize| column_at(columns, i);
         let require = |built: bool, what: &str| {
             if built {
                 return Ok(());
@@ -521,8 +508,32 @@ pub trait RangeJoinIndex: Send + Sync + Debug {
     /// Bytes of GPU memory that this object owns, on each of its devices.
     fn device_bytes(&self) -> usize;
 
-    /// How long building took.
+    /// Bytes of [`Self::device_bytes`] that it shares with no build side that it was made of by [`Self::with_columns`].
+    fn added_bytes(&self) -> usize;
+
+    /// How long building took; of a build side with added columns, how long adding them took.
     fn build_times(&self) -> RangeJoinTimes;
+
+    /// The same rows with other value columns: those that `kept` tells of the present ones, and then those `added`.
+    /// Both build sides share the rows and what is kept. What is added has a value for each row of the input, in its
+    /// order. [`RangeJoinAnswer::Row`] can be requested if that was so before, or if `row_numbers`. Up to `threads`
+    /// threads copy the values.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for a column that is not there; that, [`EngineError::Lengths`] and
+    /// [`EngineError::Validity`] if what is added does not fit the rows; [`EngineError::Stopped`] soon after `stop` is
+    /// set; errors of devices.
+    fn with_columns(
+        &self,
+        kept: &[usize],
+        added: &[RangeJoinColumn],
+        row_numbers: bool,
+        threads: usize,
+        stop: &AtomicBool,
+    ) -> Result<Arc<dyn RangeJoinIndex>, EngineError>;
+
+    /// An upper bound of the bytes that [`Self::with_columns`] takes at a time on each device, besides those in use.
+    fn adding_bytes(&self, added: &[RangeJoinColumn]) -> usize;
 
     /// Answers one batch on the calling thread, one output per requested answer, in order. Large batches are fastest
     /// (2^18 rows).
@@ -535,6 +546,35 @@ pub trait RangeJoinIndex: Send + Sync + Debug {
         probe: &RangeJoinProbe<'_>,
         answers: &[RangeJoinAnswer],
     ) -> Result<Vec<RangeJoinOutput>, EngineError>;
+}
+
+/// Returns a value column.
+///
+/// # Errors
+/// [`EngineError::Invalid`] if it is not there.
+pub(crate) fn column_at(
+    columns: &[RangeJoinColumn],
+    i: usize,
+) -> Result<&RangeJoinColumn, EngineError> {
+    columns.get(i).ok_or_else(|| {
+        EngineError::Invalid(format!(
+            "value column {i} was requested of a range join with {} of them",
+            columns.len()
+        ))
+    })
+}
+
+/// Checks that value columns fit `rows` rows.
+pub(crate) fn check_columns(columns: &[RangeJoinColumn], rows: usize) -> Result<(), EngineError> {
+    for (i, column) in columns.iter().enumerate() {
+        column.values.check(&format!("value column {i}"))?;
+        fits("a value column", rows, column.values.rows())?;
+        if column.sums == Some(Addends::Floats) {
+            let bytes = column.values.value_bytes();
+            fits("a float to be summed, in bytes,", size_of::<f64>(), bytes)?;
+        }
+    }
+    Ok(())
 }
 
 fn chunk_rows(chunks: &[&[u32]]) -> usize {

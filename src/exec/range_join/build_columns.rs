@@ -45,6 +45,8 @@ pub(crate) struct BuildColumns {
     pub(crate) may_divide: bool,
     /// Whether a window begins with the last row at or before its lower bound.
     pub(crate) prevailing: bool,
+    /// Whether rows stay in their order where keys are equal, whatever the join needs.
+    keeps_order: bool,
 }
 
 impl BuildColumns {
@@ -93,6 +95,7 @@ impl BuildColumns {
                 .collect(),
             may_divide: false,
             prevailing: spec.prevailing,
+            keeps_order: false,
         }
     }
 
@@ -110,8 +113,8 @@ impl BuildColumns {
             marks_rows: false,
             comparisons: vec![],
             may_divide: false,
-            // A window may begin with the last of equal ones.
-            prevailing: true,
+            prevailing: false,
+            keeps_order: true,
         }
     }
 
@@ -164,7 +167,7 @@ impl BuildColumns {
     /// The same columns, of rows that stay in their order where keys are equal.
     pub(crate) fn in_order(self) -> Self {
         Self {
-            prevailing: true,
+            keeps_order: true,
             ..self
         }
     }
@@ -252,6 +255,7 @@ impl BuildColumns {
             | AggregateKind::SumLow
             | AggregateKind::Extreme(_) => false,
         };
-        self.prevailing || self.returns_in_order || self.aggregates.iter().any(chooses_a_row)
+        let is_needed = self.prevailing || self.returns_in_order;
+        self.keeps_order || is_needed || self.aggregates.iter().any(chooses_a_row)
     }
 }

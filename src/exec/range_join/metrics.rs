@@ -7,6 +7,7 @@ use datafusion::physical_plan::metrics::{
 };
 
 use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
+use rmq_engine::RangeJoinTimes;
 
 /// Metrics of the build side, which all partitions share.
 #[derive(Debug, Clone)]
@@ -58,6 +59,13 @@ impl BuildMetrics {
             spill_read_bytes: bytes(summary(metrics)).counter("spill_read_bytes", 0),
             set: metrics.clone(),
         }
+    }
+
+    /// Records how long a build on devices took.
+    pub(crate) fn record_build_on_devices(&self, times: RangeJoinTimes) {
+        let sort_time = times.upload + times.sort + times.gather;
+        self.sort_time.add_duration(sort_time);
+        self.index_time.add_duration(times.index);
     }
 
     /// Records how many bytes the join takes on each device. The metric is shown only if it takes any.

@@ -180,7 +180,7 @@ impl<'a> IndexBuilder<'a> {
             let rows = || {
                 cached
                     .rows()
-                    .or_else(|| Some(cached.extension(scan)?.rows()))
+                    .or_else(|| Some(cached.extension_on_any(scan)?.rows()))
             };
             if decision.is_none()
                 && let Some(rows) = rows()
@@ -195,8 +195,8 @@ impl<'a> IndexBuilder<'a> {
                     continue;
                 }
             }
-            let on_cpu = decision.as_ref().filter(|d| d.target == Target::Cpu);
-            let extension = on_cpu.and_then(|_| cached.extension(scan));
+            let target = decision.as_ref().map(|decision| &decision.target);
+            let extension = target.and_then(|target| cached.extension(scan, target));
             let (parts, tail) = extension.map(|e| (e.parts, e.tail)).unzip();
             let parts = parts.unwrap_or_default();
             let missing = missing.entry(pieces(&parts)).or_default();
@@ -322,7 +322,7 @@ impl<'a> IndexBuilder<'a> {
             self.cache(&id, &Target::Cpu, &index, read);
             return Ok(PreparedIndex::new(id, index, &decision, origin));
         };
-        let why = match self.build_on_devices(engine, &input).await {
+        let why = match self.build_on_devices(engine, &input, parts.clone()).await {
             Ok(index) => {
                 self.cache(&id, &decision.target, &index, read);
                 return Ok(PreparedIndex::new(id, index, &decision, origin));
@@ -342,7 +342,12 @@ impl<'a> IndexBuilder<'a> {
                 index
             }
             None => {
-                let index = self.build_on_cpu(&input, parts).await?;
+                // The parts are on devices.
+                let input = input.after(&parts, read.span(&id.column, &[]));
+                if let Origin::Built(built) = &mut origin {
+                    built.rows = input.chunks.rows();
+                }
+                let index = self.build_on_cpu(&input, vec![]).await?;
                 self.cache(&id, &Target::Cpu, &index, read);
                 index
             }
@@ -410,12 +415,13 @@ impl<'a> IndexBuilder<'a> {
             .spawn(move |b, _| {
                 let extreme = b.id.extreme;
                 let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, extreme, b.threads)?;
-                ReservedIndex::extended(parts, index, memory, b.span)
+                ReservedIndex::extended(parts, index, memory, None, b.span)
             })
             .await
     }
 
-    /// Builds an index in the memory of devices. Evicts cached indexes there until it fits.
+    /// Builds the index of the rows after these parts in the memory of devices. Evicts cached indexes there until it
+    /// fits.
     ///
     /// # Errors
     /// One that [`device_failure`] recognizes if the CPU engine may take over.
@@ -423,6 +429,7 @@ impl<'a> IndexBuilder<'a> {
         &self,
         engine: &Arc<dyn DeviceEngine>,
         input: &BuildInput,
+        parts: Vec<IndexPart>,
     ) -> Result<Arc<ReservedIndex>> {
         let (chunks, data_type) = (&input.chunks, &input.data_type);
         let (catalog, options) = (&self.required.catalog, &self.options);
@@ -434,7 +441,7 @@ impl<'a> IndexBuilder<'a> {
                 .reserve_on_devices(&**engine, device_bytes, limit)
                 .map_err(engine_error)?;
             let memory = self.reserve(&input.id)(bytes)?;
-            let engine = Arc::clone(engine);
+            let (engine, parts) = (Arc::clone(engine), parts.clone());
             let built = input
                 .spawn(move |b, waiting| {
                     let engine = engine.until(Arc::clone(waiting.stop()));
@@ -442,7 +449,7 @@ impl<'a> IndexBuilder<'a> {
                     let extreme = b.id.extreme;
                     let index =
                         ColumnIndex::on_devices(&*engine, chunks, data_type, extreme, b.threads)?;
-                    Ok(ReservedIndex::new(index, memory, Some(on_device), b.span))
+                    ReservedIndex::extended(parts, index, memory, Some(on_device), b.span)
                 })
                 .await;
             match built {
@@ -476,14 +483,14 @@ impl CachedIndexes<'_> {
         catalog.find(&key, &version, &self.value_type, serves)
     }
 
-    /// How the CPU's index of an older version is extended to this one, if only rows were added and `scan` can be
+    /// How an engine's index of an older version is extended to this one, if only rows were added and `scan` can be
     /// restricted to these.
-    fn extension(&self, scan: &RelationScan) -> Option<Extension> {
+    fn extension(&self, scan: &RelationScan, target: &Target) -> Option<Extension> {
         let RelationSource::Table { .. } = self.required.source else {
             return None;
         };
         let version = self.version?.of_column(&self.id.column);
-        let key = self.required.cache_key(self.id, &Target::Cpu)?;
+        let key = self.required.cache_key(self.id, target)?;
         let parts = self
             .required
             .catalog
@@ -492,6 +499,19 @@ impl CachedIndexes<'_> {
         let tail = (start > 0).then(|| scan.tail(start, version.span(start)));
         let tail = tail??;
         Some(Extension { parts, tail })
+    }
+
+    /// How the index of an older version on any engine is extended to this one.
+    fn extension_on_any(&self, scan: &RelationScan) -> Option<Extension> {
+        let mut targets = self.targets();
+        targets.find_map(|target| self.extension(scan, &target))
+    }
+
+    /// The engines that may have an index.
+    fn targets(&self) -> impl Iterator<Item = Target> + use<> {
+        let devices = self.required.catalog.devices().in_use();
+        let targets = [Some(Target::Cpu), devices.map(Target::Devices)];
+        targets.into_iter().flatten()
     }
 
     /// The column's number of rows, if an index is cached on any engine.
@@ -520,9 +540,7 @@ impl CachedIndexes<'_> {
     /// What `find` finds in an index of the column that is cached on any engine.
     fn find_map<T>(&self, id: &IndexId, find: impl Fn(&ReservedIndex) -> Option<T>) -> Option<T> {
         let version = self.version?.of_column(&id.column);
-        let devices = self.required.catalog.devices().in_use();
-        let targets = [Some(Target::Cpu), devices.map(Target::Devices)];
-        targets.into_iter().flatten().find_map(|target| {
+        self.targets().find_map(|target| {
             let key = self.required.cache_key(id, &target)?;
             self.required.catalog.find_in(&key, &version, &find)
         })
@@ -566,6 +584,15 @@ struct BuildInput {
 }
 
 impl BuildInput {
+    /// All rows: those of parts that devices have, and these. `span` is that of all.
+    fn after(&self, parts: &[IndexPart], span: Span) -> Self {
+        let arrays = parts.iter().flat_map(IndexPart::arrays);
+        let mut all = self.clone();
+        all.chunks.arrays = arrays.chain(&self.chunks.arrays).cloned().collect();
+        all.span = span;
+        all
+    }
+
     /// Builds on a thread that may block.
     async fn spawn(
         &self,

@@ -1,7 +1,5 @@
 //! Replication over several devices: data is built on each device, and a batch is answered by one of them.
 
-use std::sync::Arc;
-
 use super::gpu::Gpu;
 use crate::EngineError;
 
@@ -11,20 +9,20 @@ pub trait Replica {
     fn gpu(&self) -> &Gpu;
 }
 
-/// Builds a replica on each device. A device on which that fails is left out with a warning, in which `what` names the
-/// data.
+/// Builds a replica on each device, or on that of each replica of other data. A device on which that fails is left out
+/// with a warning, in which `what` names the data.
 ///
 /// # Errors
 /// The first failure, if no device succeeds.
-pub fn build_on_each<R>(
-    gpus: &[Arc<Gpu>],
+pub fn build_on_each<T, R>(
+    devices: &[T],
     what: &str,
-    mut build: impl FnMut(&Arc<Gpu>) -> Result<R, EngineError>,
+    mut build: impl FnMut(&T) -> Result<R, EngineError>,
 ) -> Result<Vec<R>, EngineError> {
     let mut replicas = Vec::new();
     let mut failure = None;
-    for gpu in gpus {
-        match build(gpu) {
+    for device in devices {
+        match build(device) {
             Ok(replica) => replicas.push(replica),
             Err(error) => failure = failure.or(Some(error)),
         }

@@ -199,6 +199,19 @@ fn what_does_not_fit_is_an_error() {
     let stopped = engine.until(Arc::new(AtomicBool::new(true)));
     let stopped = stopped.build_range_join(&input(&ids), 1);
     assert!(matches!(stopped, Err(EngineError::Stopped)));
+    let add = |columns: &[RangeJoinColumn], stop| {
+        index.with_columns(&[0], columns, true, 1, &AtomicBool::new(stop))
+    };
+    let short = add(&[RangeJoinColumn::new(column(9))], false);
+    assert!(matches!(short, Err(EngineError::Lengths { .. })));
+    let mut narrow_floats = RangeJoinColumn::new(column(10));
+    narrow_floats.sums = Some(Addends::Floats);
+    let narrow_floats = add(&[narrow_floats], false);
+    assert!(matches!(narrow_floats, Err(EngineError::Lengths { .. })));
+    let missing = index.with_columns(&[0, 1], &[], false, 1, &AtomicBool::new(false));
+    assert!(matches!(missing, Err(EngineError::Invalid(_))));
+    let stopped = add(&[RangeJoinColumn::new(column(10))], true);
+    assert!(matches!(stopped, Err(EngineError::Stopped)));
 
     let probe = |groups: Option<Vec<&'static [u32]>>, bounds| RangeJoinProbe {
         rows: 2,
@@ -255,6 +268,29 @@ fn memory_is_limited_and_estimated() {
         let index = built.expect("the engine builds range joins");
         assert_eq!(engine.devices()[0].used, index.device_bytes());
         drop(index);
+        assert_eq!(engine.devices()[0].used, 0);
+
+        let mut first = case.input(&mut random);
+        let added = first.columns.split_off(random.below(4));
+        first.row_numbers = false;
+        let building = engine.range_join_bytes(&first);
+        let built = engine.build_range_join(&first, 2).expect("it fits");
+        let index = built.expect("the engine builds range joins");
+        let adding = index.device_bytes() + index.adding_bytes(&added);
+        drop(index);
+        let Some(engine) = limited(building.max(adding)) else {
+            return;
+        };
+        let built = engine.build_range_join(&first, 2).expect("it fits");
+        let index = built.expect("the engine builds range joins");
+        let kept: Vec<usize> = (0..first.columns.len()).collect();
+        let more = index.with_columns(&kept, &added, true, 2, &AtomicBool::new(false));
+        let more = more.expect("it fits, too");
+        // They share what they have in common.
+        assert_eq!(engine.devices()[0].used, more.device_bytes());
+        drop(index);
+        assert_eq!(engine.devices()[0].used, more.device_bytes());
+        drop(more);
         assert_eq!(engine.devices()[0].used, 0);
         let Some(engine) = limited(most / 20) else {
             return;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
@@ -278,13 +279,35 @@ impl<K: JoinWidth> Case<K> {
         }
     }
 
+    /// Builds all columns at once, or adds the last ones, and maybe row numbers, to the others.
     pub fn build(
         &self,
         engine: &CudaEngine,
         random: &mut Random,
     ) -> Result<Arc<dyn RangeJoinIndex>, EngineError> {
-        let built = engine.build_range_join(&self.input(random), 4)?;
-        Ok(built.expect("the engine builds range joins"))
+        let mut input = self.input(random);
+        let at_once = random.below(2) == 0;
+        let (mut kept, mut added): (Vec<usize>, _) = (vec![], vec![]);
+        if !at_once {
+            let columns = random.below(5);
+            added = input.columns.split_off(columns);
+            kept = (0..columns).collect();
+            // One that is not kept.
+            let dropped = random.below(columns + 1);
+            if random.below(2) == 0 {
+                let column = self.values[random.below(4)].spec.clone();
+                input.columns.insert(dropped, column);
+                let moved = |i: usize| i + usize::from(i >= dropped);
+                kept = kept.into_iter().map(moved).collect();
+            }
+            input.row_numbers = random.below(2) == 0;
+        }
+        let built = engine.build_range_join(&input, 4)?;
+        let built = built.expect("the engine builds range joins");
+        if at_once {
+            return Ok(built);
+        }
+        built.with_columns(&kept, &added, true, 4, &AtomicBool::new(false))
     }
 
     pub fn input(&self, random: &mut Random) -> RangeJoinInput<'_> {

@@ -14,10 +14,11 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::{CollectedRows, collect};
-use crate::exec::range_join::build_side::device_join::{DeviceJoin, DeviceSide};
+use crate::exec::range_join::build_side::device_join::{DeviceBuilder, DeviceJoin, DeviceSide};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
-use crate::exec::range_join::build_side::kept_side::{Searches, Segment};
+use crate::exec::range_join::build_side::kept_side::{Segment, SegmentedRows};
 use crate::exec::range_join::build_side::persisted::PersistedSide;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
@@ -28,6 +29,8 @@ use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_me
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
+use crate::index::cpu_fallback::is_out_of_device_memory;
+use crate::index::devices::Target;
 
 /// What building one build side needs.
 #[derive(Debug)]
@@ -140,14 +143,113 @@ impl BuildSideBuilder {
     }
 
     /// A join of rows that devices have sorted, with what it finds there of its values.
-    pub(crate) fn join_on_devices(
+    fn join_on_devices(
         &self,
         found: (Arc<DeviceSide>, Vec<usize>),
         devices: JoinDevices,
     ) -> Result<DeviceJoin> {
-        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
-        let memory = self.memory.reservation();
-        DeviceJoin::try_new(columns, found, metrics, threads, devices, memory)
+        let builder = self.device_builder(devices);
+        DeviceJoin::try_new(builder, found, self.memory.reservation())
+    }
+
+    fn device_builder(&self, devices: JoinDevices) -> DeviceBuilder {
+        DeviceBuilder {
+            columns: self.columns.clone(),
+            metrics: self.metrics.clone(),
+            threads: self.options.threads(),
+            devices,
+        }
+    }
+
+    /// A join of rows that devices have in one segment. Values that they lack are added; `None` if all rows have to be
+    /// built anew.
+    pub(crate) async fn join_kept_on_devices(
+        &self,
+        keeper: &BuildSideKeeper,
+        segment: &DeviceSegment,
+        inputs: impl FnOnce() -> Result<Vec<SendableRecordBatchStream>>,
+        devices: JoinDevices,
+    ) -> Result<Option<DeviceJoin>> {
+        let builder = self.device_builder(devices.clone());
+        let read = async || self.collect_all(inputs()?).await;
+        let found = keeper.complete_on_devices(segment, builder, read).await;
+        match found {
+            Ok(Some(found)) => self.join_on_devices(found, devices).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => self.give_up(error, &devices).map(|()| None),
+        }
+    }
+
+    /// Joins of the segments of a build side that devices have: those that are kept, with the values that they lack, and
+    /// a new one of the rows that have been appended. Keeps them for later queries; `None` if all rows have to be built
+    /// anew.
+    pub(crate) async fn join_segments_on_devices(
+        &self,
+        kept: KeptSegments<DeviceSegment>,
+        devices: &JoinDevices,
+    ) -> Result<Option<Vec<DeviceJoin>>> {
+        let (mut joins, mut segments) = (vec![], vec![]);
+        for (number, part) in kept.parts.iter().enumerate() {
+            let builder = self.device_builder(devices.clone());
+            let read = async || self.collect_all(kept.read(number)?).await;
+            let segment = match &part.kept {
+                Some(segment) => Arc::clone(segment),
+                None => match builder.clone().build(Arc::new(read().await?)).await {
+                    Ok(Some(side)) => Arc::new(part.keeper.segment_on_devices(side)),
+                    Ok(None) => return Ok(None),
+                    Err(error) => return self.give_up(error, devices).map(|()| None),
+                },
+            };
+            let keeper = &part.keeper;
+            let found = match keeper.complete_on_devices(&segment, builder, read).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(None),
+                Err(error) => return self.give_up(error, devices).map(|()| None),
+            };
+            joins.push(self.join_on_devices(found, devices.clone())?);
+            segments.push(segment);
+        }
+        self.memory.stop_retaining();
+        kept.keep(segments).await?;
+        Ok(Some(joins))
+    }
+
+    /// Reads rows that memory has to hold.
+    async fn collect_all(&self, inputs: Vec<SendableRecordBatchStream>) -> Result<CollectedRows> {
+        match self.collect(inputs).await? {
+            (rows, None) => Ok(rows),
+            (_, Some(_)) => internal_err!("rows of a kept build side have been spilled"),
+        }
+    }
+
+    /// Gives up rows that devices have after a failure to add to them. Where devices lack memory, they may sort all rows
+    /// anew.
+    ///
+    /// # Errors
+    /// As [`Self::fall_back`].
+    fn give_up(&self, error: DataFusionError, devices: &JoinDevices) -> Result<()> {
+        if is_out_of_device_memory(&error) {
+            log::debug!("the rows of a range join on devices are built anew: {error}");
+            return Ok(());
+        }
+        self.fall_back(error, devices)
+    }
+
+    /// Lets the CPU join after a failure of devices.
+    ///
+    /// # Errors
+    /// The failure if the devices are forced, or if it is not one of devices.
+    fn fall_back(&self, error: DataFusionError, devices: &JoinDevices) -> Result<()> {
+        let why = if is_out_of_memory(&error) {
+            // Sorting on the CPU needs less memory of the host, or spills.
+            log::debug!("the CPU sorts a range join: {error}");
+            "too little memory to pass rows to devices".to_string()
+        } else {
+            devices.why_cpu(error)?
+        };
+        self.metrics.record_cpu_fallback();
+        self.record_cpu(&why);
+        Ok(())
     }
 
     /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
@@ -163,28 +265,27 @@ impl BuildSideBuilder {
         let Some(devices) = self.select_devices(rows.num_rows()).await? else {
             return Ok(None);
         };
-        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
-        let why = match DeviceSide::build(columns, rows, metrics, threads, &devices).await {
-            Ok(Some(side)) => {
-                self.memory.stop_retaining();
-                let side = Arc::new(side);
-                if let Some(keeper) = &self.keeper {
-                    keeper.keep_on_devices(&side, devices.target()).await?;
-                }
-                let values = (0..side.values().len()).collect();
-                return self.join_on_devices((side, values), devices).map(Some);
+        let builder = self.device_builder(devices.clone());
+        let side = match builder.build(Arc::clone(rows)).await {
+            Ok(Some(side)) => side,
+            Ok(None) => {
+                self.metrics.record_cpu_fallback();
+                self.record_cpu("these devices do not join");
+                return Ok(None);
             }
-            Ok(None) => "these devices do not join".to_string(),
-            // Sorting on the CPU needs less memory of the host, or spills.
-            Err(error) if is_out_of_memory(&error) => {
-                log::debug!("the CPU sorts a range join: {error}");
-                "too little memory to pass rows to devices".to_string()
-            }
-            Err(error) => devices.why_cpu(error)?,
+            Err(error) => return self.fall_back(error, &devices).map(|()| None),
         };
-        metrics.record_cpu_fallback();
-        self.record_cpu(&why);
-        Ok(None)
+        self.memory.stop_retaining();
+        let values = (0..side.values().count()).collect();
+        let Some(keeper) = &self.keeper else {
+            let found = (Arc::new(side), values);
+            return self.join_on_devices(found, devices).map(Some);
+        };
+        let segment = Arc::new(keeper.segment_on_devices(side));
+        let found = (segment.known().side, values);
+        let target = devices.target();
+        keeper.keep(SegmentedRows::one(segment), target).await?;
+        self.join_on_devices(found, devices).map(Some)
     }
 
     /// Sorts and indexes rows on the CPU, or adds their values to rows that are sorted. Keeps them for later queries.
@@ -206,8 +307,8 @@ impl BuildSideBuilder {
         });
         let (side, segment) = self.build_segment(keeper, kept, rows).await?;
         let is_kept = if is_new {
-            let kept = vec![Arc::clone(&segment)];
-            keeper.keep(kept, vec![], Searches::default()).await?
+            let kept = SegmentedRows::one(Arc::clone(&segment));
+            keeper.keep(kept, Target::Cpu).await?
         } else {
             keeper.shrink();
             true
@@ -301,7 +402,10 @@ impl BuildSideBuilder {
 
     /// The segments of a build side: those that are kept, with the values that they lack, and a new one of the rows
     /// that have been appended. Keeps them for later queries.
-    pub(crate) async fn build_segments(&self, kept: KeptSegments) -> Result<Vec<Arc<BuildSide>>> {
+    pub(crate) async fn build_segments(
+        &self,
+        kept: KeptSegments<Segment>,
+    ) -> Result<Vec<Arc<BuildSide>>> {
         let (mut sides, mut segments) = (vec![], vec![]);
         for (number, part) in kept.parts.iter().enumerate() {
             let complete = match &part.kept {
@@ -311,10 +415,7 @@ impl BuildSideBuilder {
             let (side, segment) = match (complete, &part.kept) {
                 (Some(side), Some(segment)) => (side, Arc::clone(segment)),
                 (_, known) => {
-                    let (rows, runs) = self.collect(kept.read(number)?).await?;
-                    if runs.is_some() {
-                        return internal_err!("a segment of a kept build side has been spilled");
-                    }
+                    let rows = self.collect_all(kept.read(number)?).await?;
                     // Otherwise these may be values of other rows.
                     if known.is_some() && !kept.keeper.is_unchanged().await {
                         return exec_err!(
@@ -335,17 +436,7 @@ impl BuildSideBuilder {
         }
         let bytes = sides.iter().map(|side| side.registered_bytes()).sum();
         self.metrics.build_mem_used.set_max(bytes);
-        if kept.parts.iter().any(|part| part.kept.is_none()) {
-            let KeptSegments {
-                keeper,
-                segment_of,
-                searches,
-                ..
-            } = kept;
-            keeper.keep(segments, segment_of, searches).await?;
-        } else {
-            kept.keeper.shrink();
-        }
+        kept.keep(segments).await?;
         Ok(sides)
     }
 

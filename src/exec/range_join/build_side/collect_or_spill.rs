@@ -3,15 +3,16 @@
 use std::ops::Add;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 
-use crate::common::array_bytes::compact_if_sparse;
+use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
@@ -32,6 +33,64 @@ pub(crate) struct CollectedRows {
 impl CollectedRows {
     pub(crate) fn num_rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// The types of the columns.
+    pub(crate) fn types(&self) -> Vec<DataType> {
+        let fields = self.schema.fields().iter();
+        fields.map(|field| field.data_type().clone()).collect()
+    }
+
+    /// The same rows with these of the columns, registered by themselves.
+    ///
+    /// # Errors
+    /// If memory is short, or a column is not there.
+    pub(crate) fn only(&self, columns: &[usize]) -> Result<Self> {
+        let batches = self.batches.iter().map(|batch| batch.project(columns));
+        let batches: Vec<RecordBatch> = batches.collect::<Result<_, _>>()?;
+        let bytes = batches.iter().map(|batch| arrays_bytes(batch.columns()));
+        let memory = self.memory.new_empty();
+        memory.try_grow(bytes.sum())?;
+        Ok(Self {
+            schema: Arc::new(self.schema.project(columns)?),
+            batches,
+            memory,
+        })
+    }
+
+    /// Columns of the same rows, which may have been collected in batches of other sizes: each with the rows and its
+    /// number among their columns.
+    ///
+    /// # Errors
+    /// Arrow's, if arrays are too long to be put together.
+    pub(crate) fn beside_each_other(
+        columns: &[(&Self, usize)],
+    ) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+        let fields = columns.iter();
+        let fields = fields.map(|(rows, number)| Arc::clone(&rows.schema.fields()[*number]));
+        let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Fields>()));
+        let sizes = |rows: &Self| -> Vec<usize> {
+            rows.batches.iter().map(RecordBatch::num_rows).collect()
+        };
+        let mut all = columns.iter().map(|(rows, _)| sizes(rows));
+        let first = all.next().unwrap_or_default();
+        if all.all(|sizes| sizes == first) {
+            let batches = first.iter().enumerate().map(|(batch, rows)| {
+                let columns = columns.iter();
+                let columns =
+                    columns.map(|(rows, number)| Arc::clone(rows.batches[batch].column(*number)));
+                batch_of(&schema, columns.collect(), *rows)
+            });
+            return Ok((Arc::clone(&schema), batches.collect::<Result<_>>()?));
+        }
+        let together = columns.iter().map(|(rows, number)| {
+            let arrays = rows.batches.iter();
+            let arrays = arrays.map(|batch| batch.column(*number).as_ref());
+            concat(&arrays.collect::<Vec<&dyn Array>>())
+        });
+        let together = together.collect::<Result<_, _>>()?;
+        let batch = batch_of(&schema, together, first.iter().sum())?;
+        Ok((schema, vec![batch]))
     }
 }
 
@@ -87,6 +146,15 @@ pub(crate) async fn collect(
     collector.finish(schema).await
 }
 
+/// A batch of this many rows, which may have no columns.
+fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let schema = Arc::clone(schema);
+    Ok(RecordBatch::try_new_with_options(
+        schema, columns, &options,
+    )?)
+}
+
 /// Reads one partition of the input.
 struct PartitionReader {
     input: SendableRecordBatchStream,
@@ -105,9 +173,7 @@ impl PartitionReader {
             }
             let arrays = self.columns.evaluate(&batch)?.into_iter();
             let arrays = arrays.map(compact_if_sparse).collect();
-            let options = RecordBatchOptions::new().with_row_count(Some(rows));
-            let schema = Arc::clone(&self.schema);
-            let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
+            let batch = batch_of(&self.schema, arrays, rows)?;
             self.collector.add(self.partition, batch).await?;
         }
         Ok(())

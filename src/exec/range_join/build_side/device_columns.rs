@@ -90,8 +90,15 @@ pub(crate) struct DeviceNeeds {
 }
 
 impl DeviceNeeds {
+    /// What a join needs of each value column; all columns have these types.
+    pub(crate) fn of_columns(columns: &BuildColumns, types: &[DataType]) -> Vec<Self> {
+        let types = columns.values(types).iter().enumerate();
+        let needs = types.map(|(i, data_type)| Self::of_column(columns, i, data_type));
+        needs.collect()
+    }
+
     /// What a join needs of the value column with this index, which has this type.
-    pub(crate) fn of_column(columns: &BuildColumns, column: usize, data_type: &DataType) -> Self {
+    fn of_column(columns: &BuildColumns, column: usize, data_type: &DataType) -> Self {
         let needs = ColumnNeeds::of_column(columns, column);
         let index = |extreme: Extreme| {
             let index = if needs.has_positions(extreme)? {
@@ -127,6 +134,24 @@ impl DeviceNeeds {
             && self.values_on_host <= built.values_on_host
     }
 
+    /// What is needed by either.
+    pub(crate) fn with(self, other: Self) -> Self {
+        let index = |a: Option<ExtremeIndex>, b: Option<ExtremeIndex>| match (a, b) {
+            (Some(ExtremeIndex::Rows), _) | (_, Some(ExtremeIndex::Rows)) => {
+                Some(ExtremeIndex::Rows)
+            }
+            (a, b) => a.or(b),
+        };
+        Self {
+            min: index(self.min, other.min),
+            max: index(self.max, other.max),
+            counts: self.counts | other.counts,
+            sums: self.sums | other.sums,
+            single_values: self.single_values | other.single_values,
+            values_on_host: self.values_on_host | other.values_on_host,
+        }
+    }
+
     /// Whether the values themselves are needed on devices, and not only which are NULL.
     fn has_values(self) -> bool {
         self.single_values || self.sums || self.min.is_some() || self.max.is_some()
@@ -148,6 +173,18 @@ impl DeviceColumn {
     /// Whether the host takes single values of it, by the numbers of their rows.
     pub(crate) fn is_on_host(&self) -> bool {
         self.on_host.is_some()
+    }
+
+    /// Sets the index among the columns of devices, if they have it.
+    pub(crate) fn move_to(&mut self, index: usize) {
+        if let Some((on_devices, _)) = &mut self.on_devices {
+            *on_devices = index;
+        }
+    }
+
+    /// The index among the columns of devices, if they have it.
+    pub(crate) fn index(&self) -> Option<usize> {
+        self.on_devices.as_ref().map(|(index, _)| *index)
     }
 
     fn on_devices(&self) -> Result<(usize, Decoder)> {
@@ -227,11 +264,13 @@ pub(crate) fn answer(
 /// Describes the value columns for devices. What is copied for that is registered in `memory`.
 pub(crate) struct ColumnsBuilder<'a> {
     pub(crate) rows: &'a CollectedRows,
-    pub(crate) needs: &'a BuildColumns,
+    pub(crate) of: &'a BuildColumns,
     pub(crate) workers: Workers<'a>,
     pub(crate) memory: &'a MemoryReservation,
     /// Bytes of what makes arrays of answers, which stays when the devices have the columns.
     pub(crate) kept_bytes: usize,
+    /// The columns that devices have already.
+    pub(crate) known: usize,
     /// The columns that devices need.
     pub(crate) columns: Vec<RangeJoinColumn>,
 }
@@ -240,20 +279,32 @@ impl ColumnsBuilder<'_> {
     /// The arrays of a value column.
     fn chunks(&self, column: usize) -> Chunks {
         let arrays = self.rows.batches.iter();
-        let arrays = arrays.map(|batch| Arc::clone(&self.needs.values(batch.columns())[column]));
+        let arrays = arrays.map(|batch| Arc::clone(&self.of.values(batch.columns())[column]));
         Chunks {
             arrays: arrays.collect(),
             owned_elsewhere: true,
         }
     }
 
-    /// Adds a value column of this type with what the aggregates need of it, unless devices need nothing.
-    pub(crate) fn add_column(
+    /// Adds these of the value columns with what is needed of them.
+    pub(crate) fn add_columns(
+        &mut self,
+        needs: impl IntoIterator<Item = (usize, DeviceNeeds)>,
+    ) -> Result<Vec<DeviceColumn>> {
+        let types = self.rows.types();
+        let types = self.of.values(&types);
+        let needs = needs.into_iter();
+        let columns = needs.map(|(column, needs)| self.add_column(column, &types[column], needs));
+        columns.collect()
+    }
+
+    /// Adds a value column of this type with what is needed of it, unless devices need nothing.
+    fn add_column(
         &mut self,
         column: usize,
         data_type: &DataType,
+        needs: DeviceNeeds,
     ) -> Result<DeviceColumn> {
-        let needs = DeviceNeeds::of_column(self.needs, column, data_type);
         let mut added = DeviceColumn {
             built: needs,
             data_type: data_type.clone(),
@@ -275,7 +326,7 @@ impl ColumnsBuilder<'_> {
             return internal_err!("a value column without an array");
         };
         self.kept_bytes += decoder.bytes();
-        added.on_devices = Some((self.columns.len(), decoder));
+        added.on_devices = Some((self.known + self.columns.len(), decoder));
         self.columns.push(RangeJoinColumn {
             values: chunks_of_columns(encoded)?,
             min: needs.min,

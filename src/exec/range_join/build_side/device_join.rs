@@ -11,9 +11,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -24,7 +24,7 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::convert_keys::convert_keys;
 use crate::exec::range_join::build_side::device_columns::{
-    AggregateResult, ColumnsBuilder, DeviceColumn, answer,
+    AggregateResult, ColumnsBuilder, DeviceColumn, DeviceNeeds, answer,
 };
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
@@ -42,22 +42,63 @@ use rmq_engine::{
     RowGroups,
 };
 
-/// Build rows that devices have sorted and indexed, with what they have of the values.
+/// Build rows that devices have sorted and indexed, with what they have of the values. One to which values are added
+/// shares what is there.
 #[derive(Debug)]
 pub(crate) struct DeviceSide {
     index: Arc<dyn RangeJoinIndex>,
+    keys: Arc<DeviceKeys>,
+    values: Vec<DeviceValue>,
+    /// Whether devices have failed to answer.
+    has_failed: AtomicBool,
+}
+
+/// What the host has of the keys.
+#[derive(Debug)]
+struct DeviceKeys {
     /// The groups of the build rows, to number those of probe rows; none without equality keys.
     groups: Option<Groups>,
     /// Whether the device knows groups: there are equality keys, or rows that match nothing.
     has_ids: bool,
     key_type: DataType,
-    values: Vec<DeviceColumn>,
+    /// Number of columns, with the range key.
+    number: usize,
+    read: Arc<ReadColumns>,
+}
+
+/// What devices have of a value, and the column that it is of what was read with it.
+#[derive(Debug, Clone)]
+struct DeviceValue {
+    column: DeviceColumn,
+    read: Arc<ReadColumns>,
+    number: usize,
+}
+
+/// Columns that were read together, and the memory of what devices have of them.
+#[derive(Debug)]
+struct ReadColumns {
     /// The rows as they were collected, for the CPU.
     rows: Arc<CollectedRows>,
-    /// Whether devices have failed to answer.
-    has_failed: AtomicBool,
     memory: MemoryReservation,
     _device_memory: DeviceBytes,
+}
+
+/// What builds a side on devices for a join of these columns.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceBuilder {
+    pub(crate) columns: BuildColumns,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) threads: usize,
+    pub(crate) devices: JoinDevices,
+}
+
+/// The values of a join that a side lacks, and what stays of it.
+#[derive(Debug)]
+pub(crate) struct MissingValues {
+    /// The value columns of the join, as indexes, and what is needed of them.
+    pub(crate) added: Vec<(usize, DeviceNeeds)>,
+    /// The values of the side that stay, as indexes. The others are replaced by what is added, or can't be found.
+    pub(crate) kept: Vec<usize>,
 }
 
 /// A build side on devices, and what a join needs of it.
@@ -99,44 +140,62 @@ pub(crate) struct DeviceAnswers {
     pub(crate) aggregates: Vec<ArrayRef>,
 }
 
-impl DeviceSide {
+impl DeviceBuilder {
     /// Sorts and indexes collected rows on devices, on a thread that may block. `None` if these devices do not join.
     ///
     /// # Errors
     /// Errors of devices, for which the CPU may take over; if memory is exhausted or the query is cancelled.
-    pub(crate) async fn build(
-        columns: &BuildColumns,
-        rows: &Arc<CollectedRows>,
-        metrics: &BuildMetrics,
-        threads: usize,
-        devices: &JoinDevices,
-    ) -> Result<Option<Self>> {
-        let (columns, rows) = (columns.clone(), Arc::clone(rows));
-        let (metrics, devices) = (metrics.clone(), devices.clone());
+    pub(crate) async fn build(self, rows: Arc<CollectedRows>) -> Result<Option<DeviceSide>> {
+        self.blocking(move |this, waiting| this.build_blocking(rows, waiting))
+            .await
+    }
+
+    /// The same rows as `side` with other values: those of it that stay, and then those that are added. `rows` are the
+    /// same rows in the same order, with the columns of the join.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub(crate) async fn add_values(
+        self,
+        side: Arc<DeviceSide>,
+        rows: Arc<CollectedRows>,
+        missing: MissingValues,
+    ) -> Result<DeviceSide> {
+        let add = move |this: &Self, waiting: &Waiting| {
+            this.add_values_blocking(&side, &rows, &missing, waiting)
+        };
+        self.blocking(add).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Self, &Waiting) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let work = move |waiting: Waiting| {
-            let side = Self::build_blocking(&columns, rows, &metrics, threads, &devices, &waiting);
-            if side.is_err() {
+            let done = work(&self, &waiting);
+            if done.is_err() {
                 // A cancelled query makes devices fail.
                 waiting.check()?;
             }
-            side
+            done
         };
         blocking(work).await
     }
 
-    /// Does the same on the calling thread.
     fn build_blocking(
-        columns: &BuildColumns,
+        &self,
         rows: Arc<CollectedRows>,
-        metrics: &BuildMetrics,
-        threads: usize,
-        devices: &JoinDevices,
         waiting: &Waiting,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<DeviceSide>> {
+        let Self {
+            columns,
+            metrics,
+            threads,
+            devices,
+        } = self;
         let check = || waiting.check();
-        let workers = Workers::new(threads, &check);
-        let types = rows.schema.fields().iter().map(|f| f.data_type().clone());
-        let types: Vec<DataType> = types.collect();
+        let workers = Workers::new(*threads, &check);
+        let types = rows.types();
         let memory = rows.memory.new_empty();
         let groups_memory = rows.memory.new_empty();
         let values_memory = rows.memory.new_empty();
@@ -151,15 +210,15 @@ impl DeviceSide {
         let grouped = group_rows(parts, context)?;
         let mut builder = ColumnsBuilder {
             rows: &rows,
-            needs: columns,
+            of: columns,
             workers,
             memory: &values_memory,
             kept_bytes: 0,
+            known: 0,
             columns: vec![],
         };
-        let values = columns.values(&types).iter().enumerate();
-        let values = values.map(|(column, data_type)| builder.add_column(column, data_type));
-        let values: Vec<DeviceColumn> = values.collect::<Result<_>>()?;
+        let needs = DeviceNeeds::of_columns(columns, &types);
+        let values = builder.add_columns(needs.into_iter().enumerate())?;
         let groups = grouped.parts.as_ref().map(|parts| RowGroups {
             parts: parts.iter().map(GroupedRows::for_devices).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
@@ -174,7 +233,7 @@ impl DeviceSide {
         let engine = devices.cancellable_engine(waiting);
         let reserved = devices.reserve(engine.range_join_bytes(&input))?;
         let index = engine
-            .build_range_join(&input, threads)
+            .build_range_join(&input, *threads)
             .map_err(engine_error)?;
         drop(input);
         let Some(index) = index else {
@@ -182,11 +241,7 @@ impl DeviceSide {
         };
         drop(reserved);
         let device_memory = devices.reserve(index.device_bytes())?;
-        let times = index.build_times();
-        metrics
-            .sort_time
-            .add_duration(times.upload + times.sort + times.gather);
-        metrics.index_time.add_duration(times.index);
+        metrics.record_build_on_devices(index.build_times());
         metrics.build_rows.add(rows.num_rows());
         let has_ids = grouped.parts.is_some();
         drop(grouped.parts);
@@ -194,24 +249,126 @@ impl DeviceSide {
         drop(values_memory);
         let groups_bytes = grouped.groups.as_ref().map_or(0, Groups::bytes);
         memory.try_resize(groups_bytes + kept_bytes)?;
-        let side = Self {
-            index,
-            groups: grouped.groups,
-            has_ids,
-            key_type: columns.range_key(&types).clone(),
-            values,
+        let keys = columns.num_equality_keys + 1;
+        let read = Arc::new(ReadColumns {
             rows,
-            has_failed: AtomicBool::new(false),
             memory,
             _device_memory: device_memory,
+        });
+        let side = DeviceSide {
+            index,
+            values: DeviceValue::all(values, &read, keys),
+            keys: Arc::new(DeviceKeys {
+                groups: grouped.groups,
+                has_ids,
+                number: keys,
+                key_type: columns.range_key(&types).clone(),
+                read,
+            }),
+            has_failed: AtomicBool::new(false),
         };
         metrics.build_mem_used.set_max(side.bytes());
         Ok(Some(side))
     }
 
+    fn add_values_blocking(
+        &self,
+        side: &DeviceSide,
+        rows: &CollectedRows,
+        missing: &MissingValues,
+        waiting: &Waiting,
+    ) -> Result<DeviceSide> {
+        if rows.num_rows() != side.total_rows() {
+            return internal_err!("a kept build side has other rows than its table");
+        }
+        let check = || waiting.check();
+        let (metrics, devices) = (&self.metrics, &self.devices);
+        let kept = missing.kept.iter();
+        let mut values: Vec<DeviceValue> = kept.map(|i| side.values[*i].clone()).collect();
+        let mut on_devices = vec![];
+        for column in values.iter_mut().map(|value| &mut value.column) {
+            if let Some(index) = column.index() {
+                column.move_to(on_devices.len());
+                on_devices.push(index);
+            }
+        }
+        let memory = rows.memory.new_empty();
+        let values_memory = rows.memory.new_empty();
+        let mut builder = ColumnsBuilder {
+            rows,
+            of: &self.columns,
+            workers: Workers::new(self.threads, &check),
+            memory: &values_memory,
+            kept_bytes: 0,
+            known: on_devices.len(),
+            columns: vec![],
+        };
+        let added = builder.add_columns(missing.added.iter().copied())?;
+        let row_numbers = added.iter().any(DeviceColumn::is_on_host);
+        let (columns, threads) = (&builder.columns, self.threads);
+        let reserved = devices.reserve(side.index.adding_bytes(columns))?;
+        let index = side
+            .index
+            .with_columns(&on_devices, columns, row_numbers, threads, waiting.stop())
+            .map_err(engine_error)?;
+        drop(reserved);
+        let device_memory = devices.reserve(index.added_bytes())?;
+        metrics.record_build_on_devices(index.build_times());
+        memory.try_resize(builder.kept_bytes)?;
+        let keys = self.columns.num_equality_keys + 1;
+        let numbers = missing.added.iter().map(|(value, _)| keys + value);
+        let read = Arc::new(ReadColumns {
+            rows: Arc::new(rows.only(&numbers.collect::<Vec<_>>())?),
+            memory,
+            _device_memory: device_memory,
+        });
+        values.extend(DeviceValue::all(added, &read, 0));
+        let side = DeviceSide {
+            index,
+            keys: Arc::clone(&side.keys),
+            values,
+            has_failed: AtomicBool::new(side.has_failed()),
+        };
+        metrics.build_mem_used.set_max(side.bytes());
+        Ok(side)
+    }
+}
+
+impl DeviceValue {
+    /// Values that were read together; the first one is the column with this number.
+    fn all(columns: Vec<DeviceColumn>, read: &Arc<ReadColumns>, first: usize) -> Vec<Self> {
+        let columns = columns.into_iter().zip(first..);
+        let values = columns.map(|(column, number)| Self {
+            column,
+            read: Arc::clone(read),
+            number,
+        });
+        values.collect()
+    }
+}
+
+impl DeviceSide {
     /// Bytes of host memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.rows.memory.size() + self.memory.size()
+        let memory = self.read().into_iter().map(|read| read.memory.size());
+        self.rows_bytes() + memory.sum::<usize>()
+    }
+
+    /// Bytes of the rows as they were collected.
+    fn rows_bytes(&self) -> usize {
+        let rows = self.read().into_iter();
+        rows.map(|read| read.rows.memory.size()).sum()
+    }
+
+    /// All that was read.
+    fn read(&self) -> Vec<&ReadColumns> {
+        let mut all: Vec<&Arc<ReadColumns>> = vec![&self.keys.read];
+        for value in &self.values {
+            if !all.iter().any(|known| Arc::ptr_eq(known, &value.read)) {
+                all.push(&value.read);
+            }
+        }
+        all.into_iter().map(AsRef::as_ref).collect()
     }
 
     /// Bytes on each device.
@@ -221,34 +378,50 @@ impl DeviceSide {
 
     /// Number of build rows that were collected.
     pub(crate) fn total_rows(&self) -> usize {
-        self.rows.num_rows()
+        self.keys.read.rows.num_rows()
     }
 
     /// What devices have of each value.
-    pub(crate) fn values(&self) -> &[DeviceColumn] {
-        &self.values
+    pub(crate) fn values(&self) -> impl Iterator<Item = &DeviceColumn> {
+        self.values.iter().map(|value| &value.column)
     }
 
     /// Whether devices have failed to answer.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
+
+    /// The rows as they were collected, with these of the values.
+    ///
+    /// # Errors
+    /// Arrow's, if arrays are too long to be put together.
+    fn collected(&self, values: &[usize]) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+        let keys = (0..self.keys.number).map(|number| (&*self.keys.read.rows, number));
+        let values = values.iter().map(|value| {
+            let value = &self.values[*value];
+            (&*value.read.rows, value.number)
+        });
+        CollectedRows::beside_each_other(&keys.chain(values).collect::<Vec<_>>())
+    }
 }
 
 impl DeviceJoin {
-    /// A join of these columns, whose values are those with the indexes `values` of the side.
+    /// A join, whose values are those with the indexes `values` of the side.
     ///
     /// # Errors
     /// An internal error if devices lack what an aggregate needs.
     pub(crate) fn try_new(
-        columns: &BuildColumns,
+        builder: DeviceBuilder,
         (side, values): (Arc<DeviceSide>, Vec<usize>),
-        metrics: &BuildMetrics,
-        threads: usize,
-        devices: JoinDevices,
         memory: MemoryReservation,
     ) -> Result<Self> {
-        let known: Vec<&DeviceColumn> = values.iter().map(|i| &side.values[*i]).collect();
+        let DeviceBuilder {
+            columns,
+            metrics,
+            threads,
+            devices,
+        } = builder;
+        let known: Vec<&DeviceColumn> = values.iter().map(|i| &side.values[*i].column).collect();
         let (mut answers, mut results) = (vec![], vec![]);
         for (function, arguments) in &columns.aggregates {
             let (answer, result) = answer(*function, arguments, &known)?;
@@ -263,9 +436,9 @@ impl DeviceJoin {
             answers,
             results,
             fallback: CpuFallbackSide {
-                columns: columns.clone(),
+                columns,
                 values,
-                metrics: metrics.clone(),
+                metrics,
                 threads,
                 memory,
                 side: OnceLock::new(),
@@ -285,7 +458,7 @@ impl DeviceJoin {
     pub(crate) fn probe(&self) -> Result<DeviceProbe> {
         let bounds = self.fallback.columns.comparisons.iter();
         let bounds = bounds.map(|comparison| {
-            let keys = OrderKeys::try_new(&self.side.key_type)?;
+            let keys = OrderKeys::try_new(&self.side.keys.key_type)?;
             Ok((*comparison, keys))
         });
         Ok(DeviceProbe {
@@ -300,7 +473,7 @@ impl DeviceJoin {
     /// # Errors
     /// An execution error for keys of other types than those of the build side.
     pub(crate) fn groups(&self, rows: usize, equality_keys: &[ArrayRef]) -> Result<Vec<u32>> {
-        match &self.side.groups {
+        match &self.side.keys.groups {
             Some(groups) => groups.find(equality_keys),
             None => Ok(vec![0; rows]),
         }
@@ -322,7 +495,7 @@ impl DeviceJoin {
         let groups = probe.groups.iter().map(Vec::as_slice);
         let request = RangeJoinProbe {
             rows: probe.rows,
-            groups: self.side.has_ids.then(|| groups.collect()),
+            groups: self.side.keys.has_ids.then(|| groups.collect()),
             bounds: bounds.collect::<Result<_>>()?,
             prevailing: self.fallback.columns.prevailing,
         };
@@ -360,19 +533,15 @@ impl DeviceJoin {
             memory,
             side,
         } = &self.fallback;
-        let rows = &self.side.rows;
+        let side_on_devices = &self.side;
         let build = || {
+            let (schema, batches) = side_on_devices.collected(values)?;
             // The copy is registered by itself, as sorting frees what it has read.
             let memory = memory.new_empty();
-            memory.try_grow(rows.memory.size())?;
-            let keys = columns.num_equality_keys + 1;
-            let values = values.iter().map(|value| keys + value);
-            let of_join: Vec<usize> = (0..keys).chain(values).collect();
-            let batches = rows.batches.iter();
-            let batches = batches.map(|batch| batch.project(&of_join));
+            memory.try_grow(side_on_devices.rows_bytes())?;
             let rows = CollectedRows {
-                schema: Arc::new(rows.schema.project(&of_join)?),
-                batches: batches.collect::<Result<_, _>>()?,
+                schema,
+                batches,
                 memory,
             };
             let metrics = metrics.for_rebuild();

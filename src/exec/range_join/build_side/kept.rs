@@ -25,7 +25,7 @@
 //!
 //! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX:
 //! other operators could not get that memory back. A table that has changed otherwise than by appending is sorted anew
-//! as a whole. What devices have sorted is kept by itself (`kept_on_devices`).
+//! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -43,7 +43,9 @@ use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{
+    KeptSegment, KeptSide, RowsKey, Segment, SegmentedRows, Value,
+};
 use crate::exec::range_join::build_side::persisted::{
     PersistedSide, SideFiles, SideWriter, read_values,
 };
@@ -52,6 +54,7 @@ use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::index::catalog::{IndexCatalog, SessionCatalog};
+use crate::index::devices::Target;
 use crate::index::entries::KeptRows;
 use crate::index::version::Version;
 use rmq_engine::Comparison;
@@ -152,9 +155,9 @@ impl BuildSideKeeper {
     /// The rows, if they are kept in one segment: with all values that the join needs, or those to which they can be
     /// added.
     pub(crate) fn find(&self) -> Option<Arc<Segment>> {
-        let complete = self.find_if(|_, segment| self.missing(segment).is_empty());
+        let complete = self.find_if::<Segment>(|_, segment| self.missing(segment).is_empty());
         let is_complete = complete.is_some();
-        let mut found =
+        let (mut found, _) =
             complete.or_else(|| self.find_if(|kept, _| self.is_in_order && kept.is_in_order))?;
         if !is_complete && !self.keeps {
             // The values are this query's own.
@@ -165,15 +168,20 @@ impl BuildSideKeeper {
         Some(found)
     }
 
-    fn find_if(&self, matches: impl Fn(&KeptSide, &Segment) -> bool) -> Option<Arc<Segment>> {
+    /// The rows in the only segment of a side that `matches` and may serve the join, and where they are.
+    pub(super) fn find_if<S: KeptSegment>(
+        &self,
+        matches: impl Fn(&KeptSide<S>, &S) -> bool,
+    ) -> Option<(Arc<S>, Target)> {
         self.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::of(rows.as_ref())?;
+            let kept = KeptSide::<S>::of(rows.as_ref())?;
             let segment = kept.only_segment()?;
             let is_found = kept.key == self.key
-                && self.may_use(kept)
+                && kept.may_serve(&self.columns)
+                && !kept.has_failed()
                 && matches(kept, segment)
                 && version.matches(&self.version);
-            is_found.then(|| Arc::clone(segment))
+            is_found.then(|| (Arc::clone(segment), kept.target.clone()))
         })
     }
 
@@ -183,11 +191,6 @@ impl BuildSideKeeper {
             let is_found = rows.has_key(self.key.as_ref()) && version.matches(&self.version);
             is_found.then(|| Arc::clone(rows))
         })
-    }
-
-    /// Whether the rows have the order that the join needs.
-    pub(super) fn may_use(&self, kept: &KeptSide) -> bool {
-        kept.may_serve(&self.columns)
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
@@ -300,7 +303,8 @@ impl BuildSideKeeper {
         };
         let segment = Arc::new(Segment::loaded(sorted));
         self.load_values(&segment, indexer, memory)?;
-        self.keep_segments(vec![Arc::clone(&segment)], vec![], Searches::default())?;
+        let segments = SegmentedRows::one(Arc::clone(&segment));
+        self.keep_segments(segments, Target::Cpu)?;
         Ok(Some(segment))
     }
 
@@ -380,34 +384,33 @@ impl BuildSideKeeper {
     }
 
     /// Keeps rows for later queries, unless a file has changed or may have while it was read; returns whether it does.
-    /// `segment_of` is the number of the segment of each batch or file, and `searches` counts on, if there are several.
     ///
     /// # Errors
     /// An error if the range key has no type.
-    pub(crate) async fn keep(
+    pub(crate) async fn keep<S: KeptSegment>(
         &self,
-        segments: Vec<Arc<Segment>>,
-        segment_of: Vec<usize>,
-        searches: Searches,
+        rows: SegmentedRows<S>,
+        target: Target,
     ) -> Result<bool> {
         let keeps = self.may_keep().await;
         if keeps {
-            self.keep_segments(segments, segment_of, searches)?;
+            self.keep_segments(rows, target)?;
         }
         Ok(keeps)
     }
 
-    fn keep_segments(
-        &self,
-        segments: Vec<Arc<Segment>>,
-        segment_of: Vec<usize>,
-        searches: Searches,
-    ) -> Result<()> {
+    fn keep_segments<S: KeptSegment>(&self, rows: SegmentedRows<S>, target: Target) -> Result<()> {
+        let SegmentedRows {
+            segments,
+            segment_of,
+            searches,
+        } = rows;
         let kept = KeptSide {
             key: Arc::clone(&self.key),
             label: self.columns.key_label(),
             key_type: self.key_type()?,
             is_in_order: self.is_in_order,
+            target,
             segments,
             segment_of,
             searches,

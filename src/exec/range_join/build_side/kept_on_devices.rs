@@ -1,179 +1,196 @@
-//! Build sides that devices have sorted, kept between queries.
+//! Build rows that devices have sorted, kept between queries.
 //!
-//! A later query finds the rows as it finds those that the CPU has sorted (`kept`), if devices have what it needs of
-//! each value. Values are not added to rows on devices: a query that needs others has its own rows sorted, which take
-//! the place of these if they have all that these have. So does one after an INSERT.
+//! A later query finds them as it finds those that the CPU has sorted (`kept`). Values that it lacks are read, go up
+//! and are moved into the order of the rows there, beside those that it has. Rows that have been appended go up alone,
+//! as a further segment (`kept_segments`).
 
-use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 
-use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
-use crate::exec::range_join::build_side::device_join::DeviceSide;
+use crate::exec::range_join::build_side::device_join::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::build_side::kept_side::{RowsKey, Value};
+use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Value};
 use crate::index::devices::Target;
-use crate::index::entries::KeptRows;
+use crate::index::version::Version;
 
-/// The rows of a version on devices.
+/// Rows that devices have sorted, and what they have of their values.
 #[derive(Debug)]
-pub(super) struct KeptDeviceSide {
-    pub(super) key: Arc<RowsKey>,
-    /// The keys as EXPLAIN shows them.
-    label: String,
-    /// The type of the range key.
-    key_type: DataType,
-    /// Whether a plan with the same key has the rows in the same order.
-    is_in_order: bool,
+pub(crate) struct DeviceSegment(Mutex<KnownValues>);
+
+/// A side, and the values that it has, in its order.
+#[derive(Debug, Clone)]
+pub(super) struct KnownValues {
+    pub(super) side: Arc<DeviceSide>,
     values: Vec<Value>,
-    target: Target,
-    side: Arc<DeviceSide>,
 }
 
-/// What a join finds on devices.
-#[derive(Debug)]
-pub(crate) struct FoundOnDevices {
-    target: Target,
-    pub(crate) side: Arc<DeviceSide>,
-    /// The value columns of the join, as indexes among those of the side.
-    pub(crate) values: Vec<usize>,
-}
-
-impl FoundOnDevices {
-    /// Whether these are the devices.
-    pub(crate) fn is_on(&self, target: &Target) -> bool {
-        self.target == *target
-    }
-}
-
-impl BuildSideKeeper {
-    /// The rows, if devices have them with all that the join needs of their values.
-    pub(crate) fn find_on_devices(&self) -> Option<FoundOnDevices> {
-        let needs = needs_of_values(&self.columns, &self.types().ok()?);
-        self.catalog.find_rows(|rows, version| {
-            let kept = KeptDeviceSide::of(rows.as_ref())?;
-            let is_found = kept.key == self.key && version.matches(&self.version);
-            let values = is_found.then(|| kept.serve(&self.columns, &self.values, &needs))??;
-            Some(FoundOnDevices {
-                target: kept.target.clone(),
-                side: Arc::clone(&kept.side),
-                values,
-            })
-        })
-    }
-
-    /// Keeps rows on devices for later queries, unless a file has changed or may have while it was read.
-    ///
-    /// # Errors
-    /// An error if the range key has no type.
-    pub(crate) async fn keep_on_devices(
-        &self,
-        side: &Arc<DeviceSide>,
-        target: Target,
-    ) -> Result<()> {
-        if !self.may_keep().await {
-            return Ok(());
+impl KnownValues {
+    /// A side that was built of these values.
+    fn new(side: DeviceSide, values: Vec<Value>) -> Self {
+        Self {
+            side: Arc::new(side),
+            values,
         }
-        let kept = KeptDeviceSide {
-            key: Arc::clone(&self.key),
-            label: self.columns.key_label(),
-            key_type: self.key_type()?,
-            is_in_order: self.is_in_order(),
-            values: self.values.clone(),
-            target,
-            side: Arc::clone(side),
-        };
-        let version = self.version.clone();
-        self.catalog.keep_rows(Arc::new(kept), version, self.limit);
-        Ok(())
-    }
-}
-
-/// What devices need of the values of a join of these columns, all of which have these types.
-pub(super) fn needs_of_values(columns: &BuildColumns, types: &[DataType]) -> Vec<DeviceNeeds> {
-    let types = columns.values(types).iter().enumerate();
-    let needs = types.map(|(i, data_type)| DeviceNeeds::of_column(columns, i, data_type));
-    needs.collect()
-}
-
-impl KeptDeviceSide {
-    /// The side, if the rows are one.
-    pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
-        (rows as &dyn Any).downcast_ref()
     }
 
-    /// The values of a join of these columns, as indexes among those of the side, if devices have all that it needs.
-    pub(super) fn serve(
-        &self,
-        columns: &BuildColumns,
-        values: &[Value],
-        needs: &[DeviceNeeds],
-    ) -> Option<Vec<usize>> {
-        if !self.is_in_order && columns.row_order_matters() || self.side.has_failed() {
-            return None;
-        }
+    /// The values of a join, as indexes among those of the side; `None` if devices lack something of what it `needs`.
+    fn find(&self, values: &[Value], needs: &[DeviceNeeds]) -> Option<Vec<usize>> {
         let values = values.iter().zip(needs);
-        let values = values.map(|(value, needs)| self.position(value, *needs));
+        let values = values.map(|(value, needs)| {
+            let mut known = self.values.iter().zip(self.side.values());
+            known.position(|(known, column)| known.is(value) && needs.are_met_by(column.built))
+        });
         values.collect()
     }
 
-    /// The index of a value, if devices have what is needed of it.
-    fn position(&self, value: &Value, needs: DeviceNeeds) -> Option<usize> {
-        let mut kept = self.values.iter().zip(self.side.values());
-        kept.position(|(known, column)| known.is(value) && needs.are_met_by(column.built))
-    }
-
-    /// Whether all that `other` has can be found here.
-    fn has_all_of(&self, other: &Self) -> bool {
-        let columns = other.side.values().iter();
-        let mut values = other.values.iter().zip(columns);
-        self.target == other.target
-            && (self.is_in_order || !other.is_in_order)
-            && values.all(|(value, column)| self.position(value, column.built).is_some())
+    /// What has to be added for a join that needs these values.
+    fn missing(&self, values: &[Value], needs: &[DeviceNeeds]) -> MissingValues {
+        let known = || self.values.iter().zip(self.side.values());
+        let of_table = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
+        let mut kept: Vec<usize> = (0..self.values.len())
+            .filter(|i| of_table(&self.values[*i]))
+            .collect();
+        let mut added = vec![];
+        for (i, (value, needs)) in values.iter().zip(needs).enumerate() {
+            let Some((known, column)) = known()
+                .enumerate()
+                .find_map(|(known, (other, column))| other.is(value).then_some((known, column)))
+            else {
+                added.push((i, *needs));
+                continue;
+            };
+            if !needs.are_met_by(column.built) {
+                kept.retain(|kept| *kept != known);
+                added.push((i, needs.with(column.built)));
+            }
+        }
+        MissingValues { added, kept }
     }
 }
 
-impl KeptRows for KeptDeviceSide {
-    fn has_key(&self, _: &dyn Any) -> bool {
-        // Indexes with names are on the CPU, where values can be added to them.
+impl DeviceSegment {
+    fn new(known: KnownValues) -> Self {
+        Self(Mutex::new(known))
+    }
+
+    /// What devices have now.
+    pub(super) fn known(&self) -> KnownValues {
+        self.lock().clone()
+    }
+
+    /// Replaces what devices had before values were added, unless another query has added some meanwhile.
+    fn replace(&self, before: &KnownValues, known: KnownValues) {
+        let mut present = self.lock();
+        if Arc::ptr_eq(&present.side, &before.side) {
+            *present = known;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KnownValues> {
+        // A poisoned side is complete: no update of it can panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KeptSegment for DeviceSegment {
+    fn total_rows(&self) -> usize {
+        self.lock().side.total_rows()
+    }
+
+    fn is_restored(&self) -> bool {
         false
     }
 
-    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
-        Self::of(other).is_some_and(|other| {
-            let is_as_useful = other.side.has_failed() || self.has_all_of(other);
-            self.key.may_extend(&other.key) && (!is_same_version || is_as_useful)
-        })
+    fn has_failed(&self) -> bool {
+        self.lock().side.has_failed()
     }
 
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn key_type(&self) -> &DataType {
-        &self.key_type
-    }
-
-    fn rows(&self) -> usize {
-        self.side.total_rows()
+    fn has_all_of(&self, other: &Self) -> bool {
+        let other = other.known();
+        let needs: Vec<DeviceNeeds> = other.side.values().map(|column| column.built).collect();
+        self.lock().find(&other.values, &needs).is_some()
     }
 
     fn bytes(&self) -> usize {
-        self.side.bytes()
+        self.lock().side.bytes()
     }
 
     fn device_bytes(&self) -> usize {
-        self.side.device_bytes()
-    }
-
-    fn target(&self) -> &Target {
-        &self.target
+        self.lock().side.device_bytes()
     }
 
     fn disk(&self) -> Option<&'static str> {
         None
     }
+}
+
+impl BuildSideKeeper {
+    /// The rows, if devices have them in one segment: with all values that the join needs, or those to which they can
+    /// be added. And these devices.
+    pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
+        let needs = self.device_needs().ok()?;
+        self.find_if(|kept, segment: &DeviceSegment| {
+            may_find(kept, segment, self.is_in_order(), (&self.values, &needs))
+        })
+    }
+
+    /// What devices need of each value.
+    fn device_needs(&self) -> Result<Vec<DeviceNeeds>> {
+        Ok(DeviceNeeds::of_columns(&self.columns, &self.types()?))
+    }
+
+    /// What devices have of a segment, and the values of the join, as indexes among those of its side. Those that are
+    /// missing are added, of rows that `read` reads; `None` if these have changed meanwhile.
+    ///
+    /// # Errors
+    /// Errors of devices, for which the CPU may take over, and those of `read`.
+    pub(super) async fn complete_on_devices(
+        &self,
+        segment: &DeviceSegment,
+        builder: DeviceBuilder,
+        read: impl AsyncFnOnce() -> Result<CollectedRows>,
+    ) -> Result<Option<(Arc<DeviceSide>, Vec<usize>)>> {
+        let (known, needs) = (segment.known(), self.device_needs()?);
+        if let Some(values) = known.find(&self.values, &needs) {
+            return Ok(Some((known.side, values)));
+        }
+        let rows = Arc::new(read().await?);
+        if !self.is_unchanged().await {
+            return Ok(None);
+        }
+        let missing = known.missing(&self.values, &needs);
+        let kept = missing.kept.iter().map(|i| &known.values[*i]);
+        let added = missing.added.iter().map(|(i, _)| &self.values[*i]);
+        let values = kept.chain(added).cloned().collect();
+        let side = Arc::clone(&known.side);
+        let side = builder.add_values(side, rows, missing).await?;
+        let complete = KnownValues::new(side, values);
+        let Some(values) = complete.find(&self.values, &needs) else {
+            return internal_err!("a kept build side lacks values that were added");
+        };
+        let side = Arc::clone(&complete.side);
+        if self.keeps {
+            segment.replace(&known, complete);
+            self.shrink();
+        }
+        Ok(Some((side, values)))
+    }
+
+    /// A segment of rows that devices have sorted, with all values of the join.
+    pub(super) fn segment_on_devices(&self, side: DeviceSide) -> DeviceSegment {
+        DeviceSegment::new(KnownValues::new(side, self.values.clone()))
+    }
+}
+
+/// Whether a join of these values can find what it needs of them in the only segment of a side, or have it added there.
+pub(super) fn may_find(
+    kept: &KeptSide<DeviceSegment>,
+    segment: &DeviceSegment,
+    is_in_order: bool,
+    (values, needs): (&[Value], &[DeviceNeeds]),
+) -> bool {
+    is_in_order && kept.is_in_order || segment.known().find(values, needs).is_some()
 }

@@ -34,7 +34,10 @@ use crate::exec::common::pieces::{Pieces, over_pieces};
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
-use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Searches, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{
+    KeptSegment, KeptSide, RowsKey, Searches, SegmentedRows, Value,
+};
+use crate::index::devices::Target;
 use crate::index::version::Version;
 
 /// Twice as many rows are worth a segment. Fewer take less time to sort than a search of one more segment, which also
@@ -43,10 +46,12 @@ const SMALL_ROWS: usize = 1 << 10;
 
 /// The segments of a build side, some of which are kept.
 #[derive(Debug)]
-pub(crate) struct KeptSegments {
+pub(crate) struct KeptSegments<S> {
     /// Keeps all of them.
     pub(crate) keeper: BuildSideKeeper,
-    pub(crate) parts: Vec<SegmentPart>,
+    /// Where they are sorted.
+    pub(crate) target: Target,
+    pub(crate) parts: Vec<SegmentPart<S>>,
     /// The number of the segment that has the rows of each batch or file.
     pub(crate) segment_of: Vec<usize>,
     /// Rows of the scan, about.
@@ -56,11 +61,11 @@ pub(crate) struct KeptSegments {
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct SegmentPart {
+pub(crate) struct SegmentPart<S> {
     /// Knows its values.
     pub(crate) keeper: Arc<BuildSideKeeper>,
     /// The segment, unless it has to be built.
-    pub(crate) kept: Option<Arc<Segment>>,
+    pub(crate) kept: Option<Arc<S>>,
 }
 
 /// The rows whose segments are looked for.
@@ -77,9 +82,9 @@ pub(super) struct WantedRows<'a> {
 
 /// The rows of a version, divided into segments.
 #[derive(Debug)]
-pub(super) struct Division {
+pub(super) struct Division<S> {
     /// Those that are kept. The rest are rows of the last.
-    kept: Vec<Arc<Segment>>,
+    kept: Vec<Arc<S>>,
     has_rest: bool,
     segment_of: Vec<usize>,
     rows: usize,
@@ -109,8 +114,13 @@ impl<'a> WantedRows<'a> {
 
     /// The segments of these rows, some of which are those of a side that is kept in an older version. `None` if all
     /// rows have to be sorted anew.
-    pub(super) fn divide(&self, kept: &KeptSide, older: &Version) -> Option<Division> {
+    pub(super) fn divide<S: KeptSegment>(
+        &self,
+        kept: &KeptSide<S>,
+        older: &Version,
+    ) -> Option<Division<S>> {
         if !kept.is_in_order
+            || kept.has_failed()
             || !self.key.may_extend(&kept.key)
             || self.needs_order && kept.is_restored()
         {
@@ -153,7 +163,11 @@ impl<'a> WantedRows<'a> {
 
 impl WantedRows<'_> {
     /// Which pieces are not among those of a side that is kept in an older version.
-    fn added_since(&self, kept: &KeptSide, older: &Version) -> Option<Vec<bool>> {
+    fn added_since<S: KeptSegment>(
+        &self,
+        kept: &KeptSide<S>,
+        older: &Version,
+    ) -> Option<Vec<bool>> {
         let pieces = self.pieces.len();
         let added = self.version.added_since(older, pieces, self.is_planned)?;
         match self.pieces {
@@ -167,7 +181,11 @@ impl WantedRows<'_> {
     }
 
     /// The rows of each segment of a side that is kept, and those of the rest. Those of files are estimated.
-    fn rows_of_segments(&self, kept: &KeptSide, segment_of: &[usize]) -> Vec<usize> {
+    fn rows_of_segments<S: KeptSegment>(
+        &self,
+        kept: &KeptSide<S>,
+        segment_of: &[usize],
+    ) -> Vec<usize> {
         let tail = kept.segments.len();
         let mut rows = vec![0; tail + 1];
         match &self.pieces {
@@ -187,7 +205,7 @@ impl WantedRows<'_> {
                     *bytes_of += u128::from(*bytes);
                 }
                 for (rows, segment) in rows.iter_mut().zip(&kept.segments) {
-                    *rows = segment.sorted().total_rows;
+                    *rows = segment.total_rows();
                 }
                 let kept_rows: usize = rows.iter().sum();
                 let added = kept_rows as u128 * added_bytes / kept_bytes.max(1);
@@ -198,7 +216,7 @@ impl WantedRows<'_> {
     }
 }
 
-impl KeptSegments {
+impl<S: KeptSegment> KeptSegments<S> {
     /// The segments of the build side for which `keeper` has found no single one, if there are any. Their values are
     /// those of `columns`, which have the same keys.
     pub(crate) fn find(keeper: &BuildSideKeeper, columns: &BuildColumns) -> Option<Self> {
@@ -209,16 +227,18 @@ impl KeptSegments {
         let needs_order = keeper.columns.row_order_matters();
         let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order, false)?;
         let found = keeper.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::of(rows.as_ref())?;
-            wanted.divide(kept, version)
+            let kept = KeptSide::<S>::of(rows.as_ref())?;
+            let division = wanted.divide(kept, version)?;
+            Some((division, kept.target.clone()))
         });
+        let (division, target) = found?;
         let Division {
             kept,
             has_rest,
             segment_of,
             rows,
             searches,
-        } = found?;
+        } = division;
         let values = over_scan(columns, &scanned)?.split_off(columns.num_equality_keys + 1);
         let kept = kept.into_iter().map(Some).chain(has_rest.then_some(None));
         let parts = kept.enumerate().map(|(number, kept)| {
@@ -233,10 +253,29 @@ impl KeptSegments {
         Some(Self {
             parts: parts.collect(),
             keeper: keeper.clone(),
+            target,
             rows,
             segment_of,
             searches,
         })
+    }
+
+    /// Keeps the segments, unless all have been kept before.
+    ///
+    /// # Errors
+    /// An error if the range key has no type.
+    pub(crate) async fn keep(self, segments: Vec<Arc<S>>) -> Result<()> {
+        if self.parts.iter().all(|part| part.kept.is_some()) {
+            self.keeper.shrink();
+            return Ok(());
+        }
+        let rows = SegmentedRows {
+            segments,
+            segment_of: self.segment_of,
+            searches: self.searches,
+        };
+        self.keeper.keep(rows, self.target).await?;
+        Ok(())
     }
 
     /// Reads the rows of a segment.

@@ -1,8 +1,10 @@
 //! Sorted build rows that a session keeps between queries, and what queries have built of their values.
 //!
-//! Rows that have been appended to a table are sorted by themselves, as another [`Segment`].
+//! Rows that have been appended to a table are sorted by themselves, as another segment: a [`Segment`] that the CPU has
+//! sorted, or one on devices (`kept_on_devices`).
 
 use std::any::Any;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -73,9 +75,33 @@ impl Value {
     }
 }
 
+/// Rows that are sorted together, and what queries have needed of their values.
+pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
+    /// The number of rows, with those that can't match.
+    fn total_rows(&self) -> usize;
+
+    /// Whether batches were moved into the order of their keys before the rows were numbered.
+    fn is_restored(&self) -> bool;
+
+    /// Whether what answers has failed.
+    fn has_failed(&self) -> bool;
+
+    /// Whether all that `other` has can be found here.
+    fn has_all_of(&self, other: &Self) -> bool;
+
+    /// Bytes of host memory.
+    fn bytes(&self) -> usize;
+
+    /// Bytes of each device.
+    fn device_bytes(&self) -> usize;
+
+    /// Whether the rows are in files, as `rmq_indexes()` tells.
+    fn disk(&self) -> Option<&'static str>;
+}
+
 /// The rows of a version, in one or several segments.
 #[derive(Debug)]
-pub(crate) struct KeptSide {
+pub(crate) struct KeptSide<S> {
     pub(super) key: Arc<RowsKey>,
     /// The keys as EXPLAIN shows them.
     pub(super) label: String,
@@ -83,11 +109,33 @@ pub(crate) struct KeptSide {
     pub(super) key_type: DataType,
     /// Whether a plan with the same key has the rows in the same order.
     pub(super) is_in_order: bool,
+    /// Where the rows are sorted.
+    pub(super) target: Target,
     /// The first one has the first rows.
-    pub(super) segments: Vec<Arc<Segment>>,
+    pub(super) segments: Vec<Arc<S>>,
     /// The number of the segment that has the rows of each batch or file; empty if all are in the first one.
     pub(super) segment_of: Vec<usize>,
     pub(super) searches: Searches,
+}
+
+/// Rows in segments, to be kept.
+#[derive(Debug)]
+pub(crate) struct SegmentedRows<S> {
+    pub(crate) segments: Vec<Arc<S>>,
+    /// The number of the segment of each batch or file; empty if there is one segment.
+    pub(crate) segment_of: Vec<usize>,
+    pub(crate) searches: Searches,
+}
+
+impl<S> SegmentedRows<S> {
+    /// Rows in one segment.
+    pub(crate) fn one(segment: Arc<S>) -> Self {
+        Self {
+            segments: vec![segment],
+            segment_of: vec![],
+            searches: Searches::default(),
+        }
+    }
 }
 
 /// How many probe rows have been searched in segments besides the first one, since all rows were in one. A clone
@@ -108,7 +156,7 @@ impl Searches {
     }
 }
 
-/// Sorted rows, and what queries have needed of their values.
+/// Rows that the CPU has sorted.
 #[derive(Debug)]
 pub(crate) struct Segment {
     sorted: Arc<SortedSide>,
@@ -154,14 +202,14 @@ struct Threshold {
     index: Arc<ThresholdIndex>,
 }
 
-impl KeptSide {
+impl<S: KeptSegment> KeptSide<S> {
     /// The side, if the rows are one.
     pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
         (rows as &dyn Any).downcast_ref()
     }
 
     /// The only segment.
-    pub(super) fn only_segment(&self) -> Option<&Arc<Segment>> {
+    pub(super) fn only_segment(&self) -> Option<&Arc<S>> {
         match self.segments.as_slice() {
             [segment] => Some(segment),
             _ => None,
@@ -177,12 +225,17 @@ impl KeptSide {
     /// Whether batches were moved into the order of their keys before the rows of a segment were numbered.
     pub(super) fn is_restored(&self) -> bool {
         let mut segments = self.segments.iter();
-        segments.any(|segment| segment.sorted.is_restored)
+        segments.any(|segment| segment.is_restored())
     }
 
     /// Whether the rows have the order that a join of these columns needs.
     pub(super) fn may_serve(&self, columns: &BuildColumns) -> bool {
         !columns.row_order_matters() || self.is_in_order && !self.is_restored()
+    }
+
+    /// Whether one has failed of what answers.
+    pub(super) fn has_failed(&self) -> bool {
+        self.segments.iter().any(|segment| segment.has_failed())
     }
 
     /// Whether all that `other` has can be found here.
@@ -219,16 +272,6 @@ impl Segment {
     /// The sorted rows.
     pub(crate) fn sorted(&self) -> &Arc<SortedSide> {
         &self.sorted
-    }
-
-    /// Bytes of host memory.
-    fn bytes(&self) -> usize {
-        let parts = self.parts();
-        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
-        let orders = parts.orders.iter().map(|order| order.bytes());
-        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        let parts: usize = values.chain(orders).chain(thresholds).sum();
-        self.sorted.registered_bytes() + parts
     }
 
     /// The same rows, to which values may be added that others don't see.
@@ -316,8 +359,21 @@ impl Segment {
         // A poisoned list is complete: no update of it can panic half-way.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Whether all that `other` has can be found here.
+impl KeptSegment for Segment {
+    fn total_rows(&self) -> usize {
+        self.sorted.total_rows
+    }
+
+    fn is_restored(&self) -> bool {
+        self.sorted.is_restored
+    }
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
     fn has_all_of(&self, other: &Self) -> bool {
         let (parts, other) = (self.parts(), other.parts());
         other.values.iter().all(|(value, _)| {
@@ -325,20 +381,41 @@ impl Segment {
             values.any(|(known, _)| known.expr.as_ref() == value.expr.as_ref())
         })
     }
+
+    fn bytes(&self) -> usize {
+        let parts = self.parts();
+        let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
+        let orders = parts.orders.iter().map(|order| order.bytes());
+        let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
+        let parts: usize = values.chain(orders).chain(thresholds).sum();
+        self.sorted.registered_bytes() + parts
+    }
+
+    fn device_bytes(&self) -> usize {
+        0
+    }
+
+    fn disk(&self) -> Option<&'static str> {
+        self.disk.label()
+    }
 }
 
-impl KeptRows for KeptSide {
+impl<S: KeptSegment> KeptRows for KeptSide<S> {
     fn has_key(&self, key: &dyn Any) -> bool {
         let key = key.downcast_ref::<RowsKey>();
-        key == Some(self.key.as_ref()) && self.is_in_order && !self.is_restored()
+        let is_same = key == Some(self.key.as_ref()) && self.is_in_order && !self.is_restored();
+        // Indexes with names are on the CPU.
+        is_same && self.target == Target::Cpu
     }
 
     fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
         Self::of(other).is_some_and(|other| {
-            let is_as_useful = (self.is_in_order || !other.is_in_order)
+            let is_as_useful = self.target == other.target
+                && (self.is_in_order || !other.is_in_order)
                 && (!self.is_restored() || other.is_restored())
                 && (self.is_in_order || self.has_all_of(other));
-            self.key.may_extend(&other.key) && (!is_same_version || is_as_useful)
+            self.key.may_extend(&other.key)
+                && (!is_same_version || is_as_useful || other.has_failed())
         })
     }
 
@@ -352,7 +429,7 @@ impl KeptRows for KeptSide {
 
     fn rows(&self) -> usize {
         let segments = self.segments.iter();
-        segments.map(|segment| segment.sorted.total_rows).sum()
+        segments.map(|segment| segment.total_rows()).sum()
     }
 
     fn bytes(&self) -> usize {
@@ -361,14 +438,15 @@ impl KeptRows for KeptSide {
     }
 
     fn device_bytes(&self) -> usize {
-        0
+        let segments = self.segments.iter();
+        segments.map(|segment| segment.device_bytes()).sum()
     }
 
     fn target(&self) -> &Target {
-        &Target::Cpu
+        &self.target
     }
 
     fn disk(&self) -> Option<&'static str> {
-        self.only_segment()?.disk.label()
+        self.only_segment()?.disk()
     }
 }

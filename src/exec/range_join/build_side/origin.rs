@@ -13,10 +13,13 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use crate::common::options::RmqOptions;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
 use crate::exec::range_join::build_side::kept::{in_order, missing_in, over_scan};
-use crate::exec::range_join::build_side::kept_on_devices::{KeptDeviceSide, needs_of_values};
+use crate::exec::range_join::build_side::kept_on_devices::{DeviceSegment, may_find};
 use crate::exec::range_join::build_side::kept_segments::WantedRows;
-use crate::exec::range_join::build_side::kept_side::{KeptSide, RowsKey, Value};
+use crate::exec::range_join::build_side::kept_side::{
+    KeptSegment, KeptSide, RowsKey, Segment, Value,
+};
 use crate::exec::range_join::engine_choice::KeptOn;
 use crate::index::catalog::IndexCatalog;
 
@@ -104,27 +107,43 @@ fn is_kept(
         .fields()
         .iter()
         .map(|field| field.data_type().clone());
-    let needs = needs_of_values(columns, &types.collect::<Vec<_>>());
+    let needs = DeviceNeeds::of_columns(columns, &types.collect::<Vec<_>>());
     Some(catalog.has_rows(|rows, known| {
         let is_same = || known.matches_planned(&version);
-        if let Some(kept) = KeptDeviceSide::of(rows) {
-            let serves = || kept.serve(columns, &values, &needs).is_some();
-            return on.devices && *kept.key == key && is_same() && serves();
+        if let Some(kept) = KeptSide::<DeviceSegment>::of(rows) {
+            let may_find = |segment: &Arc<DeviceSegment>| {
+                may_find(kept, segment, scanned.is_in_order, (&values, &needs))
+            };
+            let segments = segments.as_ref().filter(|_| !columns.prevailing);
+            let is_found = is_whole(kept, &key, columns, may_find) && is_same()
+                || segments.is_some_and(|rows| rows.divide(kept, known).is_some());
+            return on.devices && is_found;
         }
         // Devices join no empty side.
         if !on.cpu && rows.rows() > 0 {
             return false;
         }
-        KeptSide::of(rows).is_some_and(|kept| {
-            let may_add = scanned.is_in_order && kept.is_in_order;
-            let is_whole = *kept.key == key
-                && kept.may_serve(columns)
-                && kept.only_segment().is_some_and(|segment| {
-                    may_add || missing_in(&segment.prepared(&values), columns).is_empty()
-                })
-                && is_same();
+        KeptSide::<Segment>::of(rows).is_some_and(|kept| {
+            let may_find = |segment: &Arc<Segment>| {
+                scanned.is_in_order && kept.is_in_order
+                    || missing_in(&segment.prepared(&values), columns).is_empty()
+            };
             let segments = segments.as_ref();
-            is_whole || segments.is_some_and(|rows| rows.divide(kept, known).is_some())
+            is_whole(kept, &key, columns, may_find) && is_same()
+                || segments.is_some_and(|rows| rows.divide(kept, known).is_some())
         })
     }))
+}
+
+/// Whether a side has these rows in one segment that may serve a join of these columns.
+fn is_whole<S: KeptSegment>(
+    kept: &KeptSide<S>,
+    key: &RowsKey,
+    columns: &BuildColumns,
+    may_find: impl FnOnce(&Arc<S>) -> bool,
+) -> bool {
+    *kept.key == *key
+        && kept.may_serve(columns)
+        && !kept.has_failed()
+        && kept.only_segment().is_some_and(may_find)
 }

@@ -17,9 +17,9 @@ use datafusion::execution::SendableRecordBatchStream;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
-use crate::exec::range_join::build_side::device_join::DeviceJoin;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
+use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -36,7 +36,7 @@ pub(crate) enum BuildState {
     /// Several of these, whose answers are merged.
     Segments(Arc<SegmentedSide>),
     /// Answers batches of probe rows with aggregates.
-    OnDevices(Arc<DeviceJoin>),
+    OnDevices(Arc<DeviceJoins>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
     Spilled(Arc<SpilledSide>),
 }
@@ -111,7 +111,7 @@ impl BuildState {
     ) -> Result<Self> {
         let rows = Arc::new(rows);
         if let Some(join) = builder.build_on_devices(&rows).await? {
-            return Ok(Self::OnDevices(Arc::new(join)));
+            return Ok(Self::OnDevices(Arc::new(DeviceJoins::one(join))));
         }
         let Ok(rows) = Arc::try_unwrap(rows) else {
             return internal_err!("the rows of a failed build are still in use");

@@ -1,104 +1,197 @@
-//! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once, and its
-//! aggregates come down.
+//! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once for each segment,
+//! and its aggregates come down. Those of several segments are merged as those of spill runs are.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, RecordBatch};
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
+use crate::exec::common::blocking::Waiting;
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_join::build_side::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
+use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::spilled::partials::Partials;
+use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::{CandidateRanges, SearchHints};
+
+/// A build side on devices, in one or several segments.
+#[derive(Debug)]
+pub(crate) struct DeviceJoins {
+    /// The first one has the first rows, if their order matters.
+    segments: Vec<DeviceJoin>,
+    /// How aggregates are merged; `None` for those of one segment.
+    merging: Option<Arc<Merging>>,
+    searches: Searches,
+    /// The side on the CPU, made when devices first fail.
+    on_cpu: OnceLock<SharedResult<SegmentedSide>>,
+}
+
+impl DeviceJoins {
+    /// A build side in segments whose answers are merged.
+    pub(crate) fn merged(
+        segments: Vec<DeviceJoin>,
+        merging: Option<Arc<Merging>>,
+        searches: Searches,
+    ) -> Self {
+        Self {
+            segments,
+            merging,
+            searches,
+            on_cpu: OnceLock::new(),
+        }
+    }
+
+    /// A build side in one segment.
+    pub(crate) fn one(join: DeviceJoin) -> Self {
+        Self::merged(vec![join], None, Searches::default())
+    }
+
+    /// Number of build rows that can match.
+    pub(crate) fn rows(&self) -> usize {
+        self.segments.iter().map(DeviceJoin::rows).sum()
+    }
+
+    /// The build side on the CPU, which the first call builds. Blocks the thread.
+    ///
+    /// # Errors
+    /// Those of building it; the same at each further call.
+    fn on_cpu(&self) -> Result<&SegmentedSide> {
+        let build = || {
+            let segments = self.segments.iter().map(DeviceJoin::on_cpu);
+            Ok(SegmentedSide {
+                segments: segments.collect::<Result<_>>()?,
+                merging: self.merging.clone(),
+                searches: self.searches.clone(),
+            })
+        };
+        let side = self.on_cpu.get_or_init(|| build().map_err(Arc::new));
+        side.as_ref()
+            .map_err(|error| DataFusionError::Shared(Arc::clone(error)))
+    }
+}
 
 /// A partition of the probe side, and a build side on devices.
 pub(crate) struct DeviceJoinPartition {
     partition: Arc<ProbePartition>,
-    build: Arc<DeviceJoin>,
+    build: Arc<DeviceJoins>,
     metrics: DeviceMetrics,
 }
 
 /// Joins the batches of a partition on devices.
 pub(crate) fn answer_on_devices(
     partition: Arc<ProbePartition>,
-    build: Arc<DeviceJoin>,
+    build: Arc<DeviceJoins>,
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
-    let partition = DeviceJoinPartition::new(partition, build);
+    let partition = DeviceJoinPartition {
+        metrics: partition.metrics.for_devices(),
+        partition,
+        build,
+    };
     DeviceBatcher::new(Arc::new(partition), input).boxed()
 }
 
 impl DeviceJoinPartition {
-    pub(crate) fn new(partition: Arc<ProbePartition>, build: Arc<DeviceJoin>) -> Self {
-        Self {
-            metrics: partition.metrics.for_devices(),
-            partition,
-            build,
-        }
-    }
-
     /// The aggregates of all rows of the batches; `None` if the CPU has to compute them. Blocks the thread.
     ///
     /// # Errors
     /// A failure of forced devices, or Arrow's errors.
-    pub(crate) fn try_answer(&self, batches: &[RecordBatch]) -> Result<Option<DeviceAnswers>> {
+    fn try_answer(&self, batches: &[RecordBatch]) -> Result<Option<DeviceAnswers>> {
         // An error of a bound may concern rows that match nothing; the CPU tells which.
-        let Ok(probe) = self.probe(batches) else {
+        let Ok(probes) = self.probes(batches) else {
             return Ok(None);
         };
-        let answers = self.answer_on_devices(probe)?;
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        let answers = self.answer_on_devices(probes, rows)?;
         self.metrics
             .device_batches
             .add(usize::from(answers.is_some()));
         Ok(answers)
     }
 
-    /// The groups and the bounds of all rows of the batches.
-    fn probe(&self, batches: &[RecordBatch]) -> Result<DeviceProbe> {
+    /// The groups and the bounds of all rows of the batches, for each segment.
+    fn probes(&self, batches: &[RecordBatch]) -> Result<Vec<DeviceProbe>> {
         let spec = &self.partition.spec;
         let _timer = self.partition.metrics.time_search();
-        let mut probe = self.build.probe()?;
+        let segments = self.build.segments.iter();
+        let mut probes: Vec<_> = segments.map(DeviceJoin::probe).collect::<Result<_>>()?;
         for batch in batches {
             let equality_keys = self.partition.equality_keys(batch)?;
-            let groups = self.build.groups(batch.num_rows(), &equality_keys)?;
+            let segments = self.build.segments.iter();
+            let groups = segments.map(|join| join.groups(batch.num_rows(), &equality_keys));
+            let groups: Vec<_> = groups.collect::<Result<_>>()?;
             let can_match = || {
-                let groups = groups.iter();
-                groups
-                    .map(|group| *group != CandidateRanges::NO_GROUP)
-                    .collect()
+                let has_group = |row: usize| {
+                    let mut groups = groups.iter();
+                    groups.any(|groups| groups[row] != CandidateRanges::NO_GROUP)
+                };
+                (0..batch.num_rows()).map(has_group).collect()
             };
             let bounds = spec.bounds.iter();
             let bounds = bounds.map(|(_, bound)| evaluate_bound(bound, batch, can_match));
             let bounds: Vec<ArrayRef> = bounds.collect::<Result<_>>()?;
-            probe.add(groups, &bounds)?;
+            for (probe, groups) in probes.iter_mut().zip(groups) {
+                probe.add(groups, &bounds)?;
+            }
         }
-        Ok(probe)
+        Ok(probes)
     }
 
     /// The aggregates of all rows; `None` if devices fail and the CPU may take over.
-    fn answer_on_devices(&self, probe: DeviceProbe) -> Result<Option<DeviceAnswers>> {
+    fn answer_on_devices(
+        &self,
+        probes: Vec<DeviceProbe>,
+        rows: usize,
+    ) -> Result<Option<DeviceAnswers>> {
+        let build = &self.build;
         let _timer = self.partition.metrics.time_query();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
-        self.build.answer(probe, record_fallback)
+        let merging = build.merging.as_ref();
+        let mut partials =
+            merging.map(|merging| Partials::new(&merging.plan, &self.partition, rows));
+        build.searches.add(rows, build.segments.len());
+        for (number, (segment, probe)) in build.segments.iter().zip(probes).enumerate() {
+            let Some(answers) = segment.answer(probe, record_fallback)? else {
+                return Ok(None);
+            };
+            let Some(partials) = &mut partials else {
+                return Ok(Some(answers));
+            };
+            let first_row = RowPosition::default().after(number);
+            partials.merge(first_row, &answers.matched, answers.aggregates)?;
+        }
+        let Some(partials) = partials else {
+            return internal_err!("a build side on devices has no segment");
+        };
+        let (matched, aggregates) = partials.finish(&self.partition)?;
+        Ok(Some(DeviceAnswers {
+            matched,
+            aggregates,
+        }))
     }
 
     /// Joins batches on the CPU.
     fn join_on_cpu(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
-        let build = self.build.on_cpu()?;
+        let (partition, build) = (&self.partition, self.build.on_cpu()?);
         let mut joined = vec![];
         for batch in batches {
-            let last_found = &mut SearchHints::default();
-            joined.extend(
-                self.partition
-                    .join_blocking(batch, &build, last_found, &|| Ok(()))?,
-            );
+            let hints = build.segments.iter().map(|_| SearchHints::default());
+            let hints = &mut hints.collect::<Vec<_>>();
+            joined.extend(match (&build.merging, build.segments.as_slice()) {
+                (None, [side]) => {
+                    partition.join_blocking(batch, side, &mut hints[0], &|| Ok(()))?
+                }
+                _ => build.join_blocking(partition, batch, hints, &Waiting::forever())?,
+            });
         }
         Ok(joined)
     }

@@ -14,12 +14,13 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
-use crate::exec::range_join::build_side::kept_side::Segment;
+use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
-use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::device_join::DeviceJoins;
+use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
 use crate::exec::range_join::row_join::RowJoin;
 
 /// The input of a build side, and what building it needs.
@@ -89,37 +90,97 @@ impl BuildInput {
     /// Finds what is kept of the build side where it is to be joined.
     async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
         let (on_cpu, on_devices) = (keeper.find(), keeper.find_on_devices());
+        let merged = if on_cpu.is_none() || on_devices.is_none() {
+            self.merged()?
+        } else {
+            None
+        };
+        let merged = merged.as_ref();
+        let cpu_segments = merged.filter(|_| on_cpu.is_none());
+        let cpu_segments =
+            cpu_segments.and_then(|(columns, _)| KeptSegments::find(keeper, columns));
+        // Devices answer for windows and prevailing rows together, which can't be merged.
+        let device_segments = merged
+            .filter(|_| on_devices.is_none() && !self.columns.returns_rows)
+            .filter(|_| !self.columns.prevailing);
+        let device_segments =
+            device_segments.and_then(|(columns, _)| KeptSegments::find(keeper, columns));
         let rows = on_cpu.as_ref().map(|segment| segment.sorted().total_rows);
-        let rows = rows.or_else(|| Some(on_devices.as_ref()?.side.total_rows()));
-        if let Some(rows) = rows {
-            let kept_on = KeptOn {
-                cpu: on_cpu.is_some(),
-                devices: on_devices.is_some(),
-            };
-            if let Some(devices) = self.select_devices(rows, kept_on).await? {
-                let target = devices.target();
-                let Some(found) = on_devices.filter(|found| found.is_on(&target)) else {
-                    return Ok(None);
-                };
-                self.metrics.record_kept();
+        let rows = rows
+            .or_else(|| Some(on_devices.as_ref()?.0.total_rows()))
+            .or_else(|| Some(cpu_segments.as_ref()?.rows))
+            .or_else(|| Some(device_segments.as_ref()?.rows));
+        let Some(rows) = rows else {
+            return self.load(keeper).await;
+        };
+        let kept_on = KeptOn {
+            cpu: on_cpu.is_some() || cpu_segments.is_some(),
+            devices: on_devices.is_some() || device_segments.is_some(),
+        };
+        if let Some(devices) = self.select_devices(rows, kept_on).await? {
+            let target = devices.target();
+            let joins = if let Some((segment, _)) = on_devices.filter(|(_, on)| *on == target) {
                 let builder = self.builder(self.columns.clone(), 1)?;
-                let join = builder.join_on_devices((found.side, found.values), devices)?;
-                return Ok(Some(Found::State(BuildState::OnDevices(Arc::new(join)))));
-            }
+                let inputs = || self.execute_all();
+                let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
+                join.await?.map(DeviceJoins::one)
+            } else if let Some(kept) = device_segments.filter(|kept| kept.target == target)
+                && let Some((columns, merging)) = merged
+            {
+                let builder = self.builder(columns.clone(), 1)?;
+                let (segments, searches) = (kept.parts.len(), kept.searches.clone());
+                let joins = builder.join_segments_on_devices(kept, &devices).await?;
+                self.metrics
+                    .record_segments(if joins.is_some() { segments } else { 0 });
+                joins.map(|joins| DeviceJoins::merged(joins, merging.clone(), searches))
+            } else {
+                None
+            };
+            let Some(joins) = joins else {
+                return Ok(None);
+            };
+            self.metrics.record_kept();
+            let state = BuildState::OnDevices(Arc::new(joins));
+            return Ok(Some(Found::State(state)));
         }
         if let Some(segment) = on_cpu {
             self.metrics.record_kept();
             return Ok(Some(Found::Rows(segment)));
         }
-        if let Some(side) = self.find_segments(keeper).await? {
-            return Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))));
+        let Some((kept, (columns, merging))) = cpu_segments.zip(merged) else {
+            return self.load(keeper).await;
+        };
+        self.metrics.record_kept();
+        self.metrics.record_segments(kept.parts.len());
+        let builder = self.builder(columns.clone(), 1)?;
+        let searches = kept.searches.clone();
+        let side = SegmentedSide {
+            segments: builder.build_segments(kept).await?,
+            merging: merging.clone(),
+            searches,
+        };
+        Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))))
+    }
+
+    /// What is built of segments, and how their answers are merged; `None` if the join can't merge them.
+    fn merged(&self) -> Result<Option<(BuildColumns, Option<Arc<Merging>>)>> {
+        let row_join = self.row_join.as_deref();
+        if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
+            return Ok(None);
         }
-        let loaded = self.load(keeper).await?;
-        Ok(loaded.map(Found::Rows))
+        SegmentedSide::plan(&self.columns, &self.plan.schema()).map(Some)
+    }
+
+    /// All partitions of the input.
+    fn execute_all(&self) -> Result<Vec<SendableRecordBatchStream>> {
+        let partitions = 0..self.plan.output_partitioning().partition_count();
+        partitions
+            .map(|partition| self.execute(partition))
+            .collect()
     }
 
     /// The build side that another process has written, if it is to be had and the CPU joins.
-    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Arc<Segment>>> {
+    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
         let Some(persisted) = keeper.find_persisted().await? else {
             return Ok(None);
         };
@@ -133,7 +194,7 @@ impl BuildInput {
         if loaded.is_some() {
             self.metrics.record_loaded();
         }
-        Ok(loaded)
+        Ok(loaded.map(Found::Rows))
     }
 
     /// What builds a build side of these columns, one of `builds` that share threads and memory.
@@ -147,35 +208,6 @@ impl BuildInput {
             self.is_probe_bounded,
             builds,
         )
-    }
-
-    /// The build side in segments, if most of its rows are kept and what these answer can be merged.
-    async fn find_segments(&self, keeper: &BuildSideKeeper) -> Result<Option<SegmentedSide>> {
-        let row_join = self.row_join.as_deref();
-        if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
-            return Ok(None);
-        }
-        let input_schema = self.plan.schema();
-        let (columns, merging) = SegmentedSide::plan(&self.columns, &input_schema)?;
-        let Some(kept) = KeptSegments::find(keeper, &columns) else {
-            return Ok(None);
-        };
-        let kept_on = KeptOn {
-            cpu: true,
-            devices: false,
-        };
-        if self.select_devices(kept.rows, kept_on).await?.is_some() {
-            return Ok(None);
-        }
-        self.metrics.record_kept();
-        self.metrics.record_segments(kept.parts.len());
-        let builder = self.builder(columns, 1)?;
-        let searches = kept.searches.clone();
-        Ok(Some(SegmentedSide {
-            segments: builder.build_segments(kept).await?,
-            merging,
-            searches,
-        }))
     }
 
     async fn select_devices(&self, rows: usize, kept_on: KeptOn) -> Result<Option<JoinDevices>> {

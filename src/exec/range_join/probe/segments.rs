@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use datafusion::common::{Result, internal_err};
 
-use crate::exec::common::blocking::blocking;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::build_side::side::BuildSide;
@@ -25,14 +25,14 @@ pub(crate) struct SegmentedSide {
     /// The first one has the first rows, if their order matters.
     pub(crate) segments: Vec<Arc<BuildSide>>,
     /// How aggregates are merged; `None` if rows are returned.
-    pub(crate) merging: Option<Merging>,
+    pub(crate) merging: Option<Arc<Merging>>,
     pub(crate) searches: Searches,
 }
 
 /// How the aggregates of segments are merged.
 #[derive(Debug)]
 pub(crate) struct Merging {
-    plan: Arc<MergePlan>,
+    pub(crate) plan: Arc<MergePlan>,
     key_order: KeyOrder,
 }
 
@@ -68,7 +68,7 @@ impl SegmentedSide {
     pub(crate) fn plan(
         columns: &BuildColumns,
         input: &Schema,
-    ) -> Result<(BuildColumns, Option<Merging>)> {
+    ) -> Result<(BuildColumns, Option<Arc<Merging>>)> {
         if columns.returns_rows {
             let columns = columns.clone().in_order();
             if columns.returns_in_order && columns.row_order.is_none() {
@@ -84,7 +84,7 @@ impl SegmentedSide {
             plan: Arc::new(plan),
         };
         let columns = merging.plan.columns.clone().with_key_as_value();
-        Ok((columns.in_order(), Some(merging)))
+        Ok((columns.in_order(), Some(Arc::new(merging))))
     }
 
     /// Joins a batch. `hints` has those of each segment.
@@ -94,28 +94,38 @@ impl SegmentedSide {
         batch: RecordBatch,
         mut hints: Vec<SearchHints>,
     ) -> Result<(Vec<RecordBatch>, Vec<SearchHints>)> {
-        partition.metrics.probe_rows.add(batch.num_rows());
-        self.record_search(batch.num_rows());
         let (this, partition) = (Arc::clone(self), Arc::clone(partition));
         blocking(move |waiting| {
-            let Some(Merging { plan, key_order }) = &this.merging else {
-                return internal_err!("a range join that returns rows merges no aggregates");
-            };
-            let mut partials = Partials::new(plan, &partition, batch.num_rows());
-            let segments = this.segments.iter().zip(&mut hints).enumerate();
-            for (number, (segment, hints)) in segments {
-                if segment.is_empty() {
-                    continue;
-                }
-                waiting.check()?;
-                let first_row = RowPosition::default().after(number);
-                let (rows, side) = ((&batch, None), (&**segment, first_row));
-                partials.probe_rows(&partition, key_order, rows, side, hints, &waiting)?;
-            }
-            let (matched, aggregates) = partials.finish(&partition)?;
-            let joined = partition.append_aggregates(&batch, &matched, aggregates)?;
+            let joined = this.join_blocking(&partition, &batch, &mut hints, &waiting)?;
             Ok((joined, hints))
         })
         .await
+    }
+
+    /// Joins a batch on the calling thread.
+    pub(crate) fn join_blocking(
+        &self,
+        partition: &ProbePartition,
+        batch: &RecordBatch,
+        hints: &mut [SearchHints],
+        waiting: &Waiting,
+    ) -> Result<Vec<RecordBatch>> {
+        partition.metrics.probe_rows.add(batch.num_rows());
+        self.record_search(batch.num_rows());
+        let Some(merging) = &self.merging else {
+            return internal_err!("a range join that returns rows merges no aggregates");
+        };
+        let mut partials = Partials::new(&merging.plan, partition, batch.num_rows());
+        for (number, (segment, hints)) in self.segments.iter().zip(hints).enumerate() {
+            if segment.is_empty() {
+                continue;
+            }
+            waiting.check()?;
+            let first_row = RowPosition::default().after(number);
+            let (rows, side) = ((batch, None), (&**segment, first_row));
+            partials.probe_rows(partition, &merging.key_order, rows, side, hints, waiting)?;
+        }
+        let (matched, aggregates) = partials.finish(partition)?;
+        partition.append_aggregates(batch, &matched, aggregates)
     }
 }

@@ -81,7 +81,7 @@ impl<'a> AnswerPlan<'a> {
 
     /// Whether group ids take 16 bits on the device.
     pub fn has_narrow_ids(&self) -> bool {
-        are_narrow(self.replica.groups as usize)
+        are_narrow(self.replica.sorted.groups as usize)
     }
 
     fn extreme(

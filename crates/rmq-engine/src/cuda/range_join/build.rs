@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::column::{DeviceColumn, StagedColumn, gather};
+use super::column::{DeviceColumn, GatheredColumn, StagedColumn, gather};
 use super::group_ids::{GroupsOfRows, are_narrow};
 use super::rows::DeviceRows;
-use super::sort::{SortedOrder, sort_rows};
+use super::sort::sort_rows;
 use super::staging::Staging;
 use super::work::Work;
 use crate::cuda::driver::module::Function;
@@ -21,24 +21,34 @@ use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::replicas::Replica;
 use crate::cuda::rmq::shape::Shape;
 use crate::range_join::each_width;
-use crate::{Column, Encoding, EngineError, RangeJoinInput, RangeJoinTimes};
+use crate::{Column, Encoding, EngineError, RangeJoinColumn, RangeJoinInput, RangeJoinTimes};
 
-/// A build side on one device.
+/// A build side on one device. One to which columns are added shares what is there.
 #[derive(Debug)]
 pub struct BuildReplica {
+    pub sorted: Arc<SortedReplica>,
+    /// The numbers of rows that came in order, if they can be requested.
+    counted: Option<Arc<DeviceMemory>>,
+    pub columns: Vec<Arc<DeviceColumn>>,
+    /// Bytes of the device's memory that another replica shares.
+    shared_bytes: usize,
+    pub times: RangeJoinTimes,
+    pub gpu: Arc<Gpu>,
+}
+
+/// The sorted rows of a build side.
+#[derive(Debug)]
+pub struct SortedReplica {
     /// The keys in sorted order, encoded.
     pub keys: DeviceMemory,
     /// The first row of each group, and the end of the last one.
     pub starts: DeviceMemory,
-    /// The number of each row in the input, if it can be requested.
-    pub row_numbers: Option<DeviceMemory>,
+    /// The number of each row in the input; `None` if rows came in order.
+    order: Option<DeviceMemory>,
     pub groups: u32,
     /// The rows that are in a group.
     pub rows: u64,
-    pub columns: Vec<DeviceColumn>,
     pub kernels: QueryKernels,
-    pub times: RangeJoinTimes,
-    pub gpu: Arc<Gpu>,
 }
 
 /// The kernels of queries; those of columns are theirs.
@@ -63,9 +73,76 @@ impl Replica for BuildReplica {
 impl BuildReplica {
     /// Bytes of the device's memory.
     pub fn bytes(&self) -> usize {
-        let columns = self.columns.iter().map(DeviceColumn::bytes);
-        let row_numbers = self.row_numbers.as_ref().map_or(0, DeviceMemory::bytes);
-        self.keys.bytes() + self.starts.bytes() + row_numbers + columns.sum::<usize>()
+        let SortedReplica { keys, starts, .. } = &*self.sorted;
+        let columns = self.columns.iter().map(|column| column.bytes());
+        let row_numbers = self.row_numbers().map_or(0, DeviceMemory::bytes);
+        keys.bytes() + starts.bytes() + row_numbers + columns.sum::<usize>()
+    }
+
+    /// Bytes of the device's memory that no replica shares to which columns were added.
+    pub fn added_bytes(&self) -> usize {
+        self.bytes() - self.shared_bytes
+    }
+
+    /// The number of each row in the input, if it can be requested.
+    pub fn row_numbers(&self) -> Option<&DeviceMemory> {
+        let sorted = self.sorted.order.as_ref();
+        sorted.or(self.counted.as_deref())
+    }
+
+    /// The same rows with the columns `kept` and those `added`, which are checked.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceMemory`], [`EngineError::Stopped`], and those of the device.
+    pub fn with_columns(
+        &self,
+        kept: &[usize],
+        added: &[RangeJoinColumn],
+        row_numbers: bool,
+        threads: usize,
+        shape: Option<Shape>,
+        stop: &AtomicBool,
+    ) -> Result<Self, EngineError> {
+        let mut work = Work::new(&self.gpu, stop)?;
+        work.check_stopped()?;
+        let mut clock = Clock::start();
+        let values = StagedValues::upload(&work, added, threads)?;
+        let upload = clock.lap();
+        let SortedReplica { order, rows, .. } = &*self.sorted;
+        let order = order.as_ref().map_or(0, DeviceMemory::address);
+        let gathered = values.gather(&work, added, (order, *rows), shape)?;
+        work.finish_step()?;
+        drop(values);
+        let mut counted = self.counted.clone();
+        if row_numbers && self.row_numbers().is_none() {
+            counted = Some(Arc::new(count_rows(&work, *rows)?));
+        }
+        let gather = clock.lap();
+        let columns = kept.iter().map(|i| Arc::clone(&self.columns[*i]));
+        let shared = Self {
+            sorted: Arc::clone(&self.sorted),
+            counted: self.counted.clone(),
+            columns: columns.collect(),
+            shared_bytes: 0,
+            times: RangeJoinTimes::default(),
+            gpu: Arc::clone(&self.gpu),
+        };
+        let shared_bytes = shared.bytes();
+        let mut columns = shared.columns;
+        columns.extend(build_columns(&mut work, gathered)?);
+        Ok(Self {
+            sorted: shared.sorted,
+            counted,
+            columns,
+            shared_bytes,
+            times: RangeJoinTimes {
+                upload,
+                sort: Duration::ZERO,
+                gather,
+                index: clock.lap(),
+            },
+            gpu: shared.gpu,
+        })
     }
 }
 
@@ -117,7 +194,7 @@ fn build_keys<K: CudaKey>(
     let values_work = Work::new(gpu, stop)?;
     let mut sort = Duration::ZERO;
     let (sorted, values) = beside(
-        || StagedValues::upload(&values_work, input, threads),
+        || StagedValues::upload(&values_work, &input.columns, threads),
         || {
             // SAFETY: all keys and ids are staged; ids were checked on their way.
             let sorted = unsafe { sort_rows::<K>(&mut work, &rows) };
@@ -141,52 +218,29 @@ fn build_keys<K: CudaKey>(
             sorted_keys.address(),
         )?;
     }
-    let mut gathered = vec![];
-    let with_rows = if sorted.rows == 0 {
-        &[]
-    } else {
-        &*input.columns
-    };
-    for (column, (bits, valid)) in with_rows.iter().zip(&values.columns) {
-        let from = StagedColumn {
-            column,
-            values: *bits,
-            valid: *valid,
-            order,
-            rows: sorted.rows,
-            shape,
-        };
-        // SAFETY: the column is staged, and the order is that of its rows.
-        gathered.push(unsafe {
-            each_width!(&column.values, chunks => gather_column(&work, from, chunks))?
-        });
-        work.check_stopped()?;
-    }
-    let SortedOrder {
-        order,
-        starts,
-        rows: sorted_rows,
-    } = sorted;
+    let gathered = values.gather(&work, &input.columns, (order, sorted.rows), shape)?;
     work.finish_step()?;
     drop((staged, values));
-    let row_numbers = match order {
-        _ if !input.row_numbers => None,
-        Some(order) => Some(order),
-        None => Some(count_rows(&work, sorted_rows)?),
+    let counted = if sorted.order.is_none() && input.row_numbers {
+        Some(Arc::new(count_rows(&work, sorted.rows)?))
+    } else {
+        None
     };
     let gather = clock.lap();
 
-    let columns = gathered.into_iter();
-    let columns = columns.map(|column| column.build(&mut work));
-    let columns = columns.collect::<Result<_, _>>()?;
+    let columns = build_columns(&mut work, gathered)?;
     Ok(BuildReplica {
-        keys: sorted_keys,
-        starts,
-        row_numbers,
-        groups: groups as u32,
-        rows: sorted_rows,
+        sorted: Arc::new(SortedReplica {
+            keys: sorted_keys,
+            starts: sorted.starts,
+            order: sorted.order,
+            groups: groups as u32,
+            rows: sorted.rows,
+            kernels,
+        }),
+        counted,
         columns,
-        kernels,
+        shared_bytes: 0,
         times: RangeJoinTimes {
             upload,
             sort,
@@ -197,12 +251,22 @@ fn build_keys<K: CudaKey>(
     })
 }
 
+/// Builds what answers columns whose values are in sorted order.
+fn build_columns(
+    work: &mut Work<'_>,
+    gathered: Vec<GatheredColumn>,
+) -> Result<Vec<Arc<DeviceColumn>>, EngineError> {
+    let columns = gathered.into_iter();
+    let columns = columns.map(|column| column.build(work).map(Arc::new));
+    columns.collect()
+}
+
 /// Names the width of a staged column.
 unsafe fn gather_column<K: CudaKey>(
     work: &Work<'_>,
     from: StagedColumn<'_>,
     _: &[Column<K>],
-) -> Result<super::column::GatheredColumn, EngineError> {
+) -> Result<GatheredColumn, EngineError> {
     // SAFETY: guaranteed by the caller.
     unsafe { from.gather::<K>(work) }
 }
@@ -252,7 +316,7 @@ impl StagedKeys {
     }
 }
 
-/// The value columns of an input on the device, in the order of its rows.
+/// Value columns on the device, in the order of the input.
 struct StagedValues {
     _memory: DeviceMemory,
     /// The addresses of values, and of validity bits if there are NULLs.
@@ -262,12 +326,12 @@ struct StagedValues {
 impl StagedValues {
     fn upload(
         work: &Work<'_>,
-        input: &RangeJoinInput<'_>,
+        columns: &[RangeJoinColumn],
         threads: usize,
     ) -> Result<Self, EngineError> {
-        let rows = input.rows();
         let mut staging = Staging::default();
-        let columns = input.columns.iter().map(|column| {
+        let columns = columns.iter().map(|column| {
+            let rows = column.values.rows();
             each_width!(&column.values, chunks => {
                 (staging.add_column(chunks), staging.add_validity(rows, chunks))
             })
@@ -282,6 +346,37 @@ impl StagedValues {
             columns: columns.collect(),
             _memory: memory,
         })
+    }
+
+    /// Enqueues the moves of all values to sorted order: that of the row numbers at `order` (null: the input's), of
+    /// which the first `rows` are in a group.
+    fn gather(
+        &self,
+        work: &Work<'_>,
+        columns: &[RangeJoinColumn],
+        (order, rows): (CUdeviceptr, u64),
+        shape: Option<Shape>,
+    ) -> Result<Vec<GatheredColumn>, EngineError> {
+        let mut gathered = vec![];
+        if rows == 0 {
+            return Ok(gathered);
+        }
+        for (column, (values, valid)) in columns.iter().zip(&self.columns) {
+            let from = StagedColumn {
+                column,
+                values: *values,
+                valid: *valid,
+                order,
+                rows,
+                shape,
+            };
+            // SAFETY: the column is staged, and the order is that of its rows.
+            gathered.push(unsafe {
+                each_width!(&column.values, chunks => gather_column(work, from, chunks))?
+            });
+            work.check_stopped()?;
+        }
+        Ok(gathered)
     }
 }
 

@@ -10,9 +10,11 @@ use super::build::{BuildReplica, build};
 use super::column::sum_bytes;
 use super::outputs::AnswerShape;
 use super::probe::answer;
+use super::size::adding_bytes;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::replicas::{build_on_each, run_on_one};
 use crate::cuda::rmq::shape::Shape;
+use crate::range_join::{check_columns, column_at};
 use crate::{
     ColumnChunks, EngineError, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
     RangeJoinOutput, RangeJoinProbe, RangeJoinTimes,
@@ -20,8 +22,11 @@ use crate::{
 
 /// A build side with a replica on each device.
 pub struct CudaRangeJoin {
+    /// Number of rows of the input.
+    input_rows: usize,
     key_bytes: usize,
     has_groups: bool,
+    shape: Option<Shape>,
     /// What was built of each column, without its values.
     columns: Vec<RangeJoinColumn>,
     row_numbers: bool,
@@ -50,15 +55,13 @@ impl CudaRangeJoin {
         if stop.load(Ordering::Relaxed) {
             return Err(EngineError::Stopped);
         }
-        replicas.retain(|replica| replica.rows > 0);
-        let columns = input.columns.iter().map(|column| RangeJoinColumn {
-            values: without_values(&column.values),
-            ..column.clone()
-        });
+        replicas.retain(|replica| replica.sorted.rows > 0);
         Ok(Self {
+            input_rows: input.rows(),
             key_bytes: input.keys.value_bytes(),
             has_groups: input.groups.is_some(),
-            columns: columns.collect(),
+            shape,
+            columns: without_values(&input.columns).collect(),
             row_numbers: input.row_numbers,
             replicas,
         })
@@ -102,22 +105,31 @@ impl CudaRangeJoin {
     }
 }
 
-/// Returns an empty column of the same width, which keeps no memory of the input.
-fn without_values(column: &ColumnChunks) -> ColumnChunks {
-    match column {
-        ColumnChunks::W32(_) => ColumnChunks::W32(vec![]),
-        ColumnChunks::W64(_) => ColumnChunks::W64(vec![]),
-        ColumnChunks::W128(_) => ColumnChunks::W128(vec![]),
-    }
+/// Returns what is built of columns, without their values, which are memory of the input.
+fn without_values(columns: &[RangeJoinColumn]) -> impl Iterator<Item = RangeJoinColumn> {
+    columns.iter().map(|column| RangeJoinColumn {
+        values: match column.values {
+            ColumnChunks::W32(_) => ColumnChunks::W32(vec![]),
+            ColumnChunks::W64(_) => ColumnChunks::W64(vec![]),
+            ColumnChunks::W128(_) => ColumnChunks::W128(vec![]),
+        },
+        ..*column
+    })
 }
 
 impl RangeJoinIndex for CudaRangeJoin {
     fn rows(&self) -> usize {
-        self.replicas.first().map_or(0, |one| one.rows as usize)
+        self.replicas
+            .first()
+            .map_or(0, |one| one.sorted.rows as usize)
     }
 
     fn device_bytes(&self) -> usize {
         self.replicas.first().map_or(0, BuildReplica::bytes)
+    }
+
+    fn added_bytes(&self) -> usize {
+        self.replicas.first().map_or(0, BuildReplica::added_bytes)
     }
 
     fn build_times(&self) -> RangeJoinTimes {
@@ -127,6 +139,36 @@ impl RangeJoinIndex for CudaRangeJoin {
         times
             .max_by_key(|times| slowest(*times))
             .unwrap_or_default()
+    }
+
+    fn with_columns(
+        &self,
+        kept: &[usize],
+        added: &[RangeJoinColumn],
+        row_numbers: bool,
+        threads: usize,
+        stop: &AtomicBool,
+    ) -> Result<Arc<dyn RangeJoinIndex>, EngineError> {
+        check_columns(added, self.input_rows)?;
+        let known = kept.iter().map(|i| column_at(&self.columns, *i).cloned());
+        let known: Vec<_> = known.collect::<Result<_, _>>()?;
+        let replicas = build_on_each(&self.replicas, "a value of a range join", |replica| {
+            replica.with_columns(kept, added, row_numbers, threads, self.shape, stop)
+        })?;
+        // If it was stopped, some devices may have been left out.
+        if stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped);
+        }
+        Ok(Arc::new(Self {
+            columns: known.into_iter().chain(without_values(added)).collect(),
+            row_numbers: self.row_numbers || row_numbers,
+            replicas,
+            ..*self
+        }))
+    }
+
+    fn adding_bytes(&self, added: &[RangeJoinColumn]) -> usize {
+        adding_bytes(added, self.input_rows, self.shape)
     }
 
     fn answer(

@@ -108,14 +108,14 @@ impl Launch<'_> {
         for i in 0..bounds.len().div_ceil(MAX_BOUNDS).max(1) {
             let some = &bounds[i * MAX_BOUNDS..bounds.len().min((i + 1) * MAX_BOUNDS)];
             let mut search = DeviceSearch {
-                keys: replica.keys.address(),
-                starts: replica.starts.address(),
+                keys: replica.sorted.keys.address(),
+                starts: replica.sorted.starts.address(),
                 ids: batch
                     .ids
                     .as_ref()
                     .map_or(0, |_| self.address(self.layout.ids)),
                 narrow_ids: u32::from(self.plan.has_narrow_ids()),
-                groups: replica.groups,
+                groups: replica.sorted.groups,
                 bounds: some.len() as u32,
                 again: u32::from(i > 0),
                 prevailing: u32::from(batch.prevailing),
@@ -129,7 +129,7 @@ impl Launch<'_> {
                 argument(&right),
             ];
             // SAFETY: arguments are those of `join_search`.
-            unsafe { self.run(replica.kernels.search, arguments)? };
+            unsafe { self.run(replica.sorted.kernels.search, arguments)? };
         }
         Ok(())
     }
@@ -200,9 +200,9 @@ impl Launch<'_> {
                         argument(&nulls_first),
                         argument(&to),
                     ];
-                    self.run_on(ranges, replica.kernels.first_ordered, arguments)?;
+                    self.run_on(ranges, replica.sorted.kernels.first_ordered, arguments)?;
                 } else {
-                    let keys = replica.keys.address();
+                    let keys = replica.sorted.keys.address();
                     let arguments = [
                         argument(&keys),
                         argument(&ranges.0),
@@ -210,7 +210,7 @@ impl Launch<'_> {
                         argument(&self.m),
                         argument(&to),
                     ];
-                    self.run(replica.kernels.first_of_last, arguments)?;
+                    self.run(replica.sorted.kernels.first_of_last, arguments)?;
                 }
             }
         }
@@ -237,7 +237,7 @@ impl Launch<'_> {
     /// As [`Self::search`], with the ranges, the extremes and the places.
     pub unsafe fn answers(&self) -> Result<(), EngineError> {
         let replica = self.plan.replica;
-        let kernels = replica.kernels;
+        let kernels = replica.sorted.kernels;
         let ranges = self.ranges();
         for (answer, (values, valid)) in self.plan.answers.iter().zip(&self.layout.answers) {
             let (to, to_valid) = (self.address(*values), self.address(*valid));
@@ -265,7 +265,7 @@ impl Launch<'_> {
                         self.take(column.take, at, (values, valid), (to, to_valid))?;
                     }
                     RangeJoinAnswer::Row { at } => {
-                        let rows = address(replica.row_numbers.as_ref());
+                        let rows = address(replica.row_numbers());
                         self.take(kernels.take_row, at, (rows, 0), (to, to_valid))?;
                     }
                 }
@@ -279,7 +279,7 @@ impl Launch<'_> {
         (valid, valid_before): (CUdeviceptr, CUdeviceptr),
         to: CUdeviceptr,
     ) -> Result<(), EngineError> {
-        let kernel = self.plan.replica.kernels.counts;
+        let kernel = self.plan.replica.sorted.kernels.counts;
         let arguments = [argument(&valid), argument(&valid_before), argument(&to)];
         // SAFETY: arguments are those of `join_counts`; guaranteed by the caller.
         unsafe { self.run_on(self.ranges(), kernel, arguments) }
@@ -299,7 +299,7 @@ impl Launch<'_> {
             match &column.sums {
                 Some(ColumnSums::Integers(sums)) => {
                     let sums = sums.address();
-                    let kernels = &self.plan.replica.kernels;
+                    let kernels = &self.plan.replica.sorted.kernels;
                     let kernel = if sum_bytes(column.value_bytes) == 16 {
                         kernels.sums_128
                     } else {

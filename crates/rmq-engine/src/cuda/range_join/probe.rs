@@ -114,7 +114,7 @@ unsafe fn send<K: CudaKey>(
             let mut rest = block.slice_mut::<u16>(layout.ids, m);
             ids.visit(rows.clone(), |ids| {
                 let (here, behind) = std::mem::take(&mut rest).split_at_mut(ids.len());
-                convert(ids, plan.replica.groups, here);
+                convert(ids, plan.replica.sorted.groups, here);
                 rest = behind;
             });
         } else {

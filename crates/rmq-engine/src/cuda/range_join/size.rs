@@ -17,9 +17,6 @@ pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize
     let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
     let starts = 4 * (groups + 1);
     let keys = rows * input.keys.value_bytes();
-    let columns = input.columns.iter();
-    let columns = columns.map(|column| column_bytes(column, rows, shape));
-    let built = columns.fold(keys, usize::saturating_add);
 
     // Keys and ids, then values, each rounded up.
     let mut staging = Offsets::default();
@@ -27,24 +24,52 @@ pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize
     if input.groups.is_some() {
         staging.add(rows * if are_narrow(groups) { 2 } else { 4 });
     }
-    for column in &input.columns {
-        staging.add(rows * column.values.value_bytes());
-        staging.add(rows.div_ceil(32) * 4);
-    }
+    add_values(&mut staging, &input.columns, rows);
     // Two arrays each of words and row numbers, the counts of tiles and their sums, and small results.
     let counts = (rows.div_ceil(TILE as usize) << PASS_BITS) * 4;
     let sorting = 16 * rows + counts + scan_bytes(counts) + 64;
+    let sorting = sorting.saturating_add(staging.end);
+    let gathering = gathering_bytes(&input.columns, rows, staging.end, shape);
+    sorting
+        .max(gathering.saturating_add(keys))
+        .saturating_add(starts)
+}
+
+/// Returns an upper bound of the bytes that adding columns to a build side of `rows` rows takes at a time.
+pub fn adding_bytes(columns: &[RangeJoinColumn], rows: usize, shape: Option<Shape>) -> usize {
+    let mut staging = Offsets::default();
+    add_values(&mut staging, columns, rows);
+    gathering_bytes(columns, rows, staging.end, shape)
+}
+
+/// What columns take as they come.
+fn add_values(staging: &mut Offsets, columns: &[RangeJoinColumn], rows: usize) {
+    for column in columns {
+        staging.add(rows * column.values.value_bytes());
+        staging.add(rows.div_ceil(32) * 4);
+    }
+}
+
+/// What columns take while they are gathered from `staging` bytes, and when their sums are built.
+fn gathering_bytes(
+    columns: &[RangeJoinColumn],
+    rows: usize,
+    staging: usize,
+    shape: Option<Shape>,
+) -> usize {
+    let built = columns.iter();
+    let built = built.map(|column| column_bytes(column, rows, shape));
     // Row numbers, and sums of prefix sums.
     let gathering = built
+        .fold(0, usize::saturating_add)
         .saturating_add(4 * rows)
         .saturating_add(2 * scan_bytes(16 * (rows + 1)));
     // What came is freed before values that float sums can't contain are moved out; all of them may be such.
-    let floats = input.columns.iter();
+    let floats = columns.iter();
     let floats = floats.filter(|column| column.sums == Some(Addends::Floats));
     let [plain, most] = float_sum_bytes(rows);
     let summing = gathering.saturating_add(floats.count() * (most - plain));
-    let sorting = sorting.max(gathering).saturating_add(staging.end);
-    sorting.max(summing).saturating_add(starts)
+    summing.max(gathering.saturating_add(staging))
 }
 
 /// The sums of tiles, of their tiles, and so on.

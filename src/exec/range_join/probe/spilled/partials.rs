@@ -93,6 +93,19 @@ impl Partials {
             .merge(&self.plan, first_row, rows, ranges.matched(), partials)
     }
 
+    /// Merges the aggregates of a part of the build side, whose first row has this position, over the matches of all
+    /// rows. There are no prevailing rows.
+    pub(crate) fn merge(
+        &mut self,
+        first_row: RowPosition,
+        matched: &[bool],
+        aggregates: Vec<ArrayRef>,
+    ) -> Result<()> {
+        let matched = matched.iter().copied();
+        self.aggregates
+            .merge(&self.plan, first_row, None, matched, aggregates)
+    }
+
     /// Takes this, and leaves that of no rows.
     pub(crate) fn take(&mut self) -> Self {
         let none = Self {
