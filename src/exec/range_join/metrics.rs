@@ -1,6 +1,7 @@
 //! The metrics of a range join that `EXPLAIN ANALYZE` shows.
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use datafusion::physical_plan::metrics::{
     Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, ScopedTimerGuard, SpillMetrics, Time,
@@ -59,6 +60,12 @@ impl BuildMetrics {
             spill_read_bytes: bytes(summary(metrics)).counter("spill_read_bytes", 0),
             set: metrics.clone(),
         }
+    }
+
+    /// Records that what partitions share has been computed since `started`.
+    pub(crate) fn record_build(&self, started: Instant) {
+        self.build_time.add_elapsed(started);
+        self.elapsed_compute.add_elapsed(started);
     }
 
     /// Records how long a build on devices took.

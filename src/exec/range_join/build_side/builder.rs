@@ -14,7 +14,8 @@ use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::{CollectedRows, collect};
-use crate::exec::range_join::build_side::device_join::{DeviceBuilder, DeviceJoin, DeviceSide};
+use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
@@ -180,9 +181,9 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Joins of the segments of a build side that devices have: those that are kept, with the values that they lack, and
-    /// a new one of the rows that have been appended. Keeps them for later queries; `None` if all rows have to be built
-    /// anew.
+    /// Joins of the segments of a build side that devices have: those that are kept, with the values that they lack,
+    /// and a new one of the rows that have been appended. Keeps them for later queries; `None` if all rows have to be
+    /// built anew.
     pub(crate) async fn join_segments_on_devices(
         &self,
         kept: KeptSegments<DeviceSegment>,
@@ -194,11 +195,22 @@ impl BuildSideBuilder {
             let read = async || self.collect_all(kept.read(number)?).await;
             let segment = match &part.kept {
                 Some(segment) => Arc::clone(segment),
-                None => match builder.clone().build(Arc::new(read().await?)).await {
-                    Ok(Some(side)) => Arc::new(part.keeper.segment_on_devices(side)),
-                    Ok(None) => return Ok(None),
-                    Err(error) => return self.give_up(error, devices).map(|()| None),
-                },
+                None => {
+                    let rows = read().await?;
+                    // Devices join no empty side.
+                    if rows.num_rows() == 0 {
+                        return Ok(None);
+                    }
+                    let started = Instant::now();
+                    match builder.clone().build(Arc::new(rows)).await {
+                        Ok(Some(side)) => {
+                            self.metrics.record_build(started);
+                            Arc::new(part.keeper.segment_on_devices(side))
+                        }
+                        Ok(None) => return Ok(None),
+                        Err(error) => return self.give_up(error, devices).map(|()| None),
+                    }
+                }
             };
             let keeper = &part.keeper;
             let found = match keeper.complete_on_devices(&segment, builder, read).await {
@@ -222,8 +234,8 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Gives up rows that devices have after a failure to add to them. Where devices lack memory, they may sort all rows
-    /// anew.
+    /// Gives up rows that devices have after a failure to add to them. Where devices lack memory, they may sort all
+    /// rows anew.
     ///
     /// # Errors
     /// As [`Self::fall_back`].
@@ -335,8 +347,7 @@ impl BuildSideBuilder {
         let keeper = Arc::clone(keeper);
         let work = move |waiting| keeper.load(persisted, &indexer(waiting), &memory);
         let loaded = blocking(work).await;
-        self.metrics.build_time.add_elapsed(started);
-        self.metrics.elapsed_compute.add_elapsed(started);
+        self.metrics.record_build(started);
         loaded
     }
 
@@ -426,8 +437,7 @@ impl BuildSideBuilder {
                     let built = self
                         .build_segment(&part.keeper, known.clone(), rows)
                         .await?;
-                    self.metrics.build_time.add_elapsed(started);
-                    self.metrics.elapsed_compute.add_elapsed(started);
+                    self.metrics.record_build(started);
                     built
                 }
             };

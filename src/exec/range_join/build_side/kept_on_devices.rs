@@ -5,12 +5,13 @@
 //! as a further segment (`kept_segments`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use datafusion::common::{Result, internal_err};
 
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
-use crate::exec::range_join::build_side::device_join::{DeviceBuilder, DeviceSide, MissingValues};
+use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Value};
 use crate::index::devices::Target;
@@ -132,8 +133,10 @@ impl BuildSideKeeper {
     /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
         let needs = self.device_needs().ok()?;
+        // Rows of which values are added must not be spilled.
+        let may_add = self.is_in_order() && self.keeps;
         self.find_if(|kept, segment: &DeviceSegment| {
-            may_find(kept, segment, self.is_in_order(), (&self.values, &needs))
+            may_find(kept, segment, may_add, (&self.values, &needs))
         })
     }
 
@@ -166,16 +169,17 @@ impl BuildSideKeeper {
         let added = missing.added.iter().map(|(i, _)| &self.values[*i]);
         let values = kept.chain(added).cloned().collect();
         let side = Arc::clone(&known.side);
+        let started = Instant::now();
+        let metrics = builder.metrics.clone();
         let side = builder.add_values(side, rows, missing).await?;
+        metrics.record_build(started);
         let complete = KnownValues::new(side, values);
         let Some(values) = complete.find(&self.values, &needs) else {
             return internal_err!("a kept build side lacks values that were added");
         };
         let side = Arc::clone(&complete.side);
-        if self.keeps {
-            segment.replace(&known, complete);
-            self.shrink();
-        }
+        segment.replace(&known, complete);
+        self.shrink();
         Ok(Some((side, values)))
     }
 
@@ -189,8 +193,8 @@ impl BuildSideKeeper {
 pub(super) fn may_find(
     kept: &KeptSide<DeviceSegment>,
     segment: &DeviceSegment,
-    is_in_order: bool,
+    may_add: bool,
     (values, needs): (&[Value], &[DeviceNeeds]),
 ) -> bool {
-    is_in_order && kept.is_in_order || segment.known().find(values, needs).is_some()
+    may_add && kept.is_in_order || segment.known().find(values, needs).is_some()
 }

@@ -11,6 +11,7 @@ pub(crate) mod convert_keys;
 pub(crate) mod crossing;
 pub(crate) mod device_columns;
 pub(crate) mod device_join;
+pub(crate) mod device_side;
 pub(crate) mod input_order;
 pub(crate) mod kept;
 pub(crate) mod kept_on_devices;

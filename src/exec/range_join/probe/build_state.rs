@@ -99,8 +99,7 @@ impl BuildState {
     ) -> Result<Self> {
         let started = Instant::now();
         let built = Self::build_or_spill(builder, rows, probe_partitions).await;
-        builder.metrics.build_time.add_elapsed(started);
-        builder.metrics.elapsed_compute.add_elapsed(started);
+        builder.metrics.record_build(started);
         built.map_err(|error| builder.explain_out_of_memory(error))
     }
 
