@@ -175,7 +175,10 @@ impl BuildSideBuilder {
         let read = async || self.collect_all(inputs()?).await;
         let found = keeper.complete_on_devices(segment, builder, read).await;
         match found {
-            Ok(Some(found)) => self.join_on_devices(found, devices).map(Some),
+            Ok(Some(found)) => {
+                self.memory.stop_retaining();
+                self.join_on_devices(found, devices).map(Some)
+            }
             Ok(None) => Ok(None),
             Err(error) => self.give_up(error, &devices).map(|()| None),
         }

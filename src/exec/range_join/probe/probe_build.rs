@@ -118,30 +118,39 @@ impl BuildInput {
             devices: on_devices.is_some() || device_segments.is_some(),
         };
         if let Some(devices) = self.select_devices(rows, kept_on).await? {
-            let target = devices.target();
+            let (target, is_forced) = (devices.target(), devices.forced);
+            let mut has_failed = false;
             let joins = if let Some((segment, _)) = on_devices.filter(|(_, on)| *on == target) {
                 let builder = self.builder(self.columns.clone(), 1)?;
                 let inputs = || self.execute_all();
                 let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
-                join.await?.map(DeviceJoins::one)
+                let join = join.await?;
+                has_failed = join.is_none();
+                join.map(DeviceJoins::one)
             } else if let Some(kept) = device_segments.filter(|kept| kept.target == target)
                 && let Some((columns, merging)) = merged
             {
                 let builder = self.builder(columns.clone(), 1)?;
                 let (segments, searches) = (kept.parts.len(), kept.searches.clone());
                 let joins = builder.join_segments_on_devices(kept, &devices).await?;
-                self.metrics
-                    .record_segments(if joins.is_some() { segments } else { 0 });
-                joins.map(|joins| DeviceJoins::merged(joins, merging.clone(), searches))
+                has_failed = joins.is_none();
+                joins.map(|joins| {
+                    self.metrics.record_segments(segments);
+                    DeviceJoins::merged(joins, merging.clone(), searches)
+                })
             } else {
                 None
             };
-            let Some(joins) = joins else {
+            if let Some(joins) = joins {
+                self.metrics.record_kept();
+                let state = BuildState::OnDevices(Arc::new(joins));
+                return Ok(Some(Found::State(state)));
+            }
+            // The CPU joins if devices have failed to add to what they have, and it has the rows, too.
+            if is_forced || !has_failed || !kept_on.cpu {
                 return Ok(None);
-            };
-            self.metrics.record_kept();
-            let state = BuildState::OnDevices(Arc::new(joins));
-            return Ok(Some(Found::State(state)));
+            }
+            self.engine.record_cpu("nothing could be added on devices");
         }
         if let Some(segment) = on_cpu {
             self.metrics.record_kept();

@@ -83,7 +83,12 @@ impl SegmentedSide {
             key_order: KeyOrder::try_new(key_type)?,
             plan: Arc::new(plan),
         };
-        let columns = merging.plan.columns.clone().with_key_as_value();
+        let mut columns = merging.plan.columns.clone();
+        let key = columns.values(columns.expressions()).len();
+        let mut aggregates = columns.aggregates.iter();
+        if aggregates.any(|(_, arguments)| arguments.contains(&key)) {
+            columns = columns.with_key_as_value();
+        }
         Ok((columns.in_order(), Some(Arc::new(merging))))
     }
 
