@@ -62,6 +62,12 @@ async fn device_bytes(ctx: &SessionContext) -> i64 {
     bigint(ctx, sql).await.unwrap_or(0)
 }
 
+/// Bytes of host memory that what is kept takes.
+async fn host_bytes(ctx: &SessionContext) -> i64 {
+    let sql = "SELECT CAST(sum(bytes) AS BIGINT) FROM rmq_indexes()";
+    bigint(ctx, sql).await.unwrap_or(0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_query_finds_what_devices_have_sorted() {
     if skipped() {
@@ -201,6 +207,35 @@ async fn updated_values_take_the_place_of_the_old_ones() {
     if !is_real() {
         assert_eq!(fake.built.load(Relaxed), 1);
         assert_eq!(fake.columns_added.load(Relaxed), 3);
+    }
+}
+
+/// What appended rows are merged by is not read of the others where no aggregate needs it.
+#[tokio::test(flavor = "multi_thread")]
+async fn appended_rows_have_nothing_read_of_the_others() {
+    if skipped() {
+        return;
+    }
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for sql in [
+        "CREATE TABLE p AS SELECT value AS id, 's' || (value % 5) AS s, value * 13 % 9973 AS t, \
+         (value % 101)::double AS v FROM range(0, 100000)",
+        "CREATE TABLE q AS SELECT value AS id, 's' || (value % 5) AS s, value * 37 AS a, value * 37 + 40 AS b \
+         FROM range(0, 50)",
+    ] {
+        run(&ctx, sql).await.expect("a table");
+    }
+    let (ctx, plain) = (on_devices(&Fake::real(), &ctx).await, plain(&ctx).await);
+    let mut before = 0;
+    for found in [0, 1, 1] {
+        let (expected, _) = answer(&plain, QUERIES[0]).await;
+        assert!(answer(&ctx, QUERIES[0]).await == (expected, found));
+        // A segment of few rows takes some 130 kB; a key of each of the others would take 800 kB.
+        let bytes = host_bytes(&ctx).await;
+        assert!(before == 0 || bytes - before < 400_000, "{before}, {bytes}");
+        before = bytes;
+        let more = "INSERT INTO p SELECT id, s, t + 1, v - 9 FROM p LIMIT 3000";
+        run(&ctx, more).await.expect("rows");
     }
 }
 

@@ -147,6 +147,11 @@ impl BuildSideKeeper {
         self.is_in_order
     }
 
+    /// Whether devices are open, which may have rows.
+    pub(crate) fn has_devices(&self) -> bool {
+        self.catalog.devices().in_use().is_some()
+    }
+
     /// The plan that reads the rows.
     pub(crate) fn plan(&self) -> &Arc<dyn ExecutionPlan> {
         &self.plan
@@ -400,20 +405,13 @@ impl BuildSideKeeper {
     }
 
     fn keep_segments<S: KeptSegment>(&self, rows: SegmentedRows<S>, target: Target) -> Result<()> {
-        let SegmentedRows {
-            segments,
-            segment_of,
-            searches,
-        } = rows;
         let kept = KeptSide {
             key: Arc::clone(&self.key),
             label: self.columns.key_label(),
             key_type: self.key_type()?,
             is_in_order: self.is_in_order,
             target,
-            segments,
-            segment_of,
-            searches,
+            rows,
         };
         let version = self.version.clone();
         self.catalog.keep_rows(Arc::new(kept), version, self.limit);

@@ -49,17 +49,14 @@ impl KnownValues {
 
     /// What has to be added for a join that needs these values.
     fn missing(&self, values: &[Value], needs: &[DeviceNeeds]) -> MissingValues {
-        let known = || self.values.iter().zip(self.side.values());
-        let of_table = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
-        let mut kept: Vec<usize> = (0..self.values.len())
-            .filter(|i| of_table(&self.values[*i]))
-            .collect();
+        let is_whole = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
+        let kept = (0..self.values.len()).filter(|i| is_whole(&self.values[*i]));
+        let mut kept: Vec<usize> = kept.collect();
         let mut added = vec![];
         for (i, (value, needs)) in values.iter().zip(needs).enumerate() {
-            let Some((known, column)) = known()
-                .enumerate()
-                .find_map(|(known, (other, column))| other.is(value).then_some((known, column)))
-            else {
+            let mut known = self.values.iter().zip(self.side.values()).enumerate();
+            let known = known.find(|(_, (known, _))| known.is(value));
+            let Some((known, (_, column))) = known else {
                 added.push((i, *needs));
                 continue;
             };
@@ -133,7 +130,7 @@ impl BuildSideKeeper {
     /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
         let needs = self.device_needs().ok()?;
-        // Rows of which values are added must not be spilled.
+        // Rows that are read for their values must not be spilled.
         let may_add = self.is_in_order() && self.keeps;
         self.find_if(|kept, segment: &DeviceSegment| {
             may_find(kept, segment, may_add, (&self.values, &needs))

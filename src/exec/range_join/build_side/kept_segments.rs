@@ -127,14 +127,14 @@ impl<'a> WantedRows<'a> {
             return None;
         }
         let added = self.added_since(kept, older)?;
-        let (mut known, tail) = (kept.segment_numbers(), kept.segments.len());
+        let (mut known, tail) = (kept.segment_numbers(), kept.rows.segments.len());
         let numbers = added.into_iter();
         let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
         let mut segment_of: Vec<usize> = numbers.collect::<Option<_>>()?;
         if self.needs_order && !segment_of.is_sorted() {
             return None;
         }
-        let mut segments = kept.segments.clone();
+        let mut segments = kept.rows.segments.clone();
         let mut rows = self.rows_of_segments(kept, &segment_of);
         let all_rows = rows.iter().sum();
         let has_rest = segment_of.contains(&tail);
@@ -148,7 +148,7 @@ impl<'a> WantedRows<'a> {
             of_batches.for_each(|segment| *segment = (*segment).min(number));
         }
         let number = segments.len() + usize::from(has_rest);
-        if number < 2 || kept.searches.justify_sorting(all_rows) {
+        if number < 2 || kept.rows.searches.justify_sorting(all_rows) {
             return None;
         }
         Some(Division {
@@ -156,7 +156,7 @@ impl<'a> WantedRows<'a> {
             has_rest,
             segment_of,
             rows: all_rows,
-            searches: kept.searches.clone(),
+            searches: kept.rows.searches.clone(),
         })
     }
 }
@@ -186,7 +186,7 @@ impl WantedRows<'_> {
         kept: &KeptSide<S>,
         segment_of: &[usize],
     ) -> Vec<usize> {
-        let tail = kept.segments.len();
+        let tail = kept.rows.segments.len();
         let mut rows = vec![0; tail + 1];
         match &self.pieces {
             Pieces::Batches(batches) => {
@@ -204,7 +204,7 @@ impl WantedRows<'_> {
                     };
                     *bytes_of += u128::from(*bytes);
                 }
-                for (rows, segment) in rows.iter_mut().zip(&kept.segments) {
+                for (rows, segment) in rows.iter_mut().zip(&kept.rows.segments) {
                     *rows = segment.total_rows();
                 }
                 let kept_rows: usize = rows.iter().sum();

@@ -111,18 +111,15 @@ pub(crate) struct KeptSide<S> {
     pub(super) is_in_order: bool,
     /// Where the rows are sorted.
     pub(super) target: Target,
-    /// The first one has the first rows.
-    pub(super) segments: Vec<Arc<S>>,
-    /// The number of the segment that has the rows of each batch or file; empty if all are in the first one.
-    pub(super) segment_of: Vec<usize>,
-    pub(super) searches: Searches,
+    pub(super) rows: SegmentedRows<S>,
 }
 
-/// Rows in segments, to be kept.
+/// Rows in segments.
 #[derive(Debug)]
 pub(crate) struct SegmentedRows<S> {
+    /// The first one has the first rows.
     pub(crate) segments: Vec<Arc<S>>,
-    /// The number of the segment of each batch or file; empty if there is one segment.
+    /// The number of the segment that has the rows of each batch or file; empty if all are in the first one.
     pub(crate) segment_of: Vec<usize>,
     pub(crate) searches: Searches,
 }
@@ -210,7 +207,7 @@ impl<S: KeptSegment> KeptSide<S> {
 
     /// The only segment.
     pub(super) fn only_segment(&self) -> Option<&Arc<S>> {
-        match self.segments.as_slice() {
+        match self.rows.segments.as_slice() {
             [segment] => Some(segment),
             _ => None,
         }
@@ -218,13 +215,20 @@ impl<S: KeptSegment> KeptSide<S> {
 
     /// The number of the segment that has the rows of each batch or file, from the first on.
     pub(super) fn segment_numbers(&self) -> impl Iterator<Item = usize> {
-        let numbers = self.segment_of.iter().copied();
-        numbers.chain(self.segment_of.is_empty().then_some(0).into_iter().cycle())
+        let numbers = self.rows.segment_of.iter().copied();
+        numbers.chain(
+            self.rows
+                .segment_of
+                .is_empty()
+                .then_some(0)
+                .into_iter()
+                .cycle(),
+        )
     }
 
     /// Whether batches were moved into the order of their keys before the rows of a segment were numbered.
     pub(super) fn is_restored(&self) -> bool {
-        let mut segments = self.segments.iter();
+        let mut segments = self.rows.segments.iter();
         segments.any(|segment| segment.is_restored())
     }
 
@@ -235,7 +239,10 @@ impl<S: KeptSegment> KeptSide<S> {
 
     /// Whether one has failed of what answers.
     pub(super) fn has_failed(&self) -> bool {
-        self.segments.iter().any(|segment| segment.has_failed())
+        self.rows
+            .segments
+            .iter()
+            .any(|segment| segment.has_failed())
     }
 
     /// Whether all that `other` has can be found here.
@@ -428,17 +435,17 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
     }
 
     fn rows(&self) -> usize {
-        let segments = self.segments.iter();
+        let segments = self.rows.segments.iter();
         segments.map(|segment| segment.total_rows()).sum()
     }
 
     fn bytes(&self) -> usize {
-        let segments = self.segments.iter();
+        let segments = self.rows.segments.iter();
         segments.map(|segment| segment.bytes()).sum()
     }
 
     fn device_bytes(&self) -> usize {
-        let segments = self.segments.iter();
+        let segments = self.rows.segments.iter();
         segments.map(|segment| segment.device_bytes()).sum()
     }
 

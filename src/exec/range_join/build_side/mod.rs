@@ -4,6 +4,7 @@
 
 pub(crate) mod accumulator;
 pub(crate) mod aggregate;
+mod build_on_devices;
 pub(crate) mod builder;
 pub(crate) mod collect_or_spill;
 pub(crate) mod column;

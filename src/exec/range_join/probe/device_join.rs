@@ -1,10 +1,10 @@
 //! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once for each segment,
 //! and its aggregates come down. Those of several segments are merged as those of spill runs are.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -31,8 +31,6 @@ pub(crate) struct DeviceJoins {
     /// How aggregates are merged; `None` for those of one segment.
     merging: Option<Arc<Merging>>,
     searches: Searches,
-    /// The side on the CPU, made when devices first fail.
-    on_cpu: OnceLock<SharedResult<SegmentedSide>>,
 }
 
 impl DeviceJoins {
@@ -46,7 +44,6 @@ impl DeviceJoins {
             segments,
             merging,
             searches,
-            on_cpu: OnceLock::new(),
         }
     }
 
@@ -64,18 +61,13 @@ impl DeviceJoins {
     ///
     /// # Errors
     /// Those of building it; the same at each further call.
-    fn on_cpu(&self) -> Result<&SegmentedSide> {
-        let build = || {
-            let segments = self.segments.iter().map(DeviceJoin::on_cpu);
-            Ok(SegmentedSide {
-                segments: segments.collect::<Result<_>>()?,
-                merging: self.merging.clone(),
-                searches: self.searches.clone(),
-            })
-        };
-        let side = self.on_cpu.get_or_init(|| build().map_err(Arc::new));
-        side.as_ref()
-            .map_err(|error| DataFusionError::Shared(Arc::clone(error)))
+    fn on_cpu(&self) -> Result<SegmentedSide> {
+        let segments = self.segments.iter().map(DeviceJoin::on_cpu);
+        Ok(SegmentedSide {
+            segments: segments.collect::<Result<_>>()?,
+            merging: self.merging.clone(),
+            searches: self.searches.clone(),
+        })
     }
 }
 
@@ -181,17 +173,12 @@ impl DeviceJoinPartition {
 
     /// Joins batches on the CPU.
     fn join_on_cpu(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
-        let (partition, build) = (&self.partition, self.build.on_cpu()?);
+        let (build, waiting) = (self.build.on_cpu()?, Waiting::forever());
         let mut joined = vec![];
         for batch in batches {
             let hints = build.segments.iter().map(|_| SearchHints::default());
             let hints = &mut hints.collect::<Vec<_>>();
-            joined.extend(match (&build.merging, build.segments.as_slice()) {
-                (None, [side]) => {
-                    partition.join_blocking(batch, side, &mut hints[0], &|| Ok(()))?
-                }
-                _ => build.join_blocking(partition, batch, hints, &Waiting::forever())?,
-            });
+            joined.extend(build.join_blocking(&self.partition, batch, hints, &waiting)?);
         }
         Ok(joined)
     }

@@ -13,6 +13,7 @@ use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
 use crate::exec::range_join::devices::JoinDevices;
@@ -62,6 +63,26 @@ enum Found {
     Rows(Arc<Segment>),
 }
 
+/// What is built of segments, and how their answers are merged.
+type Merged = (BuildColumns, Option<Arc<Merging>>);
+
+/// Rows that devices have.
+enum OnDevices<'a> {
+    Whole(Arc<DeviceSegment>),
+    /// Those to which rows may have been appended.
+    Segments(Box<KeptSegments<DeviceSegment>>, &'a Merged),
+}
+
+impl OnDevices<'_> {
+    /// The number of rows, about.
+    fn rows(&self) -> usize {
+        match self {
+            Self::Whole(segment) => segment.total_rows(),
+            Self::Segments(kept, _) => kept.rows,
+        }
+    }
+}
+
 impl BuildInput {
     fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
         self.plan.execute(partition, Arc::clone(&self.context))
@@ -89,65 +110,52 @@ impl BuildInput {
 
     /// Finds what is kept of the build side where it is to be joined.
     async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
-        let (on_cpu, on_devices) = (keeper.find(), keeper.find_on_devices());
-        let merged = if on_cpu.is_none() || on_devices.is_none() {
+        let on_cpu = keeper.find();
+        let may_use_devices = self.may_use_devices(keeper);
+        let whole = may_use_devices.then(|| keeper.find_on_devices()).flatten();
+        // Devices answer for windows and prevailing rows together, which can't be merged.
+        let seeks_on_devices = may_use_devices && whole.is_none() && !self.columns.prevailing;
+        let merged = if on_cpu.is_none() || seeks_on_devices {
             self.merged()?
         } else {
             None
         };
         let merged = merged.as_ref();
-        let cpu_segments = merged.filter(|_| on_cpu.is_none());
-        let cpu_segments =
-            cpu_segments.and_then(|(columns, _)| KeptSegments::find(keeper, columns));
-        // Devices answer for windows and prevailing rows together, which can't be merged.
-        let device_segments = merged
-            .filter(|_| on_devices.is_none() && !self.columns.returns_rows)
-            .filter(|_| !self.columns.prevailing);
-        let device_segments =
-            device_segments.and_then(|(columns, _)| KeptSegments::find(keeper, columns));
+        let cpu_segments = merged
+            .filter(|_| on_cpu.is_none())
+            .and_then(|(columns, _)| KeptSegments::find(keeper, columns));
+        let segments = || {
+            let merged = merged.filter(|_| seeks_on_devices)?;
+            let kept = KeptSegments::find(keeper, &merged.0)?;
+            let target = kept.target.clone();
+            Some((OnDevices::Segments(Box::new(kept), merged), target))
+        };
+        let whole = whole.map(|(segment, target)| (OnDevices::Whole(segment), target));
+        let on_devices = whole.or_else(segments);
         let rows = on_cpu.as_ref().map(|segment| segment.sorted().total_rows);
         let rows = rows
-            .or_else(|| Some(on_devices.as_ref()?.0.total_rows()))
             .or_else(|| Some(cpu_segments.as_ref()?.rows))
-            .or_else(|| Some(device_segments.as_ref()?.rows));
+            .or_else(|| Some(on_devices.as_ref()?.0.rows()));
         let Some(rows) = rows else {
             return self.load(keeper).await;
         };
         let kept_on = KeptOn {
             cpu: on_cpu.is_some() || cpu_segments.is_some(),
-            devices: on_devices.is_some() || device_segments.is_some(),
+            devices: on_devices.is_some(),
         };
         if let Some(devices) = self.select_devices(rows, kept_on).await? {
-            let (target, is_forced) = (devices.target(), devices.forced);
-            let mut has_failed = false;
-            let joins = if let Some((segment, _)) = on_devices.filter(|(_, on)| *on == target) {
-                let builder = self.builder(self.columns.clone(), 1)?;
-                let inputs = || self.execute_all();
-                let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
-                let join = join.await?;
-                has_failed = join.is_none();
-                join.map(DeviceJoins::one)
-            } else if let Some(kept) = device_segments.filter(|kept| kept.target == target)
-                && let Some((columns, merging)) = merged
-            {
-                let builder = self.builder(columns.clone(), 1)?;
-                let (segments, searches) = (kept.parts.len(), kept.searches.clone());
-                let joins = builder.join_segments_on_devices(kept, &devices).await?;
-                has_failed = joins.is_none();
-                joins.map(|joins| {
-                    self.metrics.record_segments(segments);
-                    DeviceJoins::merged(joins, merging.clone(), searches)
-                })
-            } else {
-                None
+            let target = devices.target();
+            let Some((kept, _)) = on_devices.filter(|(_, on)| *on == target) else {
+                return Ok(None);
             };
-            if let Some(joins) = joins {
+            let is_forced = devices.forced;
+            if let Some(joins) = self.join_on_devices(keeper, kept, devices).await? {
                 self.metrics.record_kept();
                 let state = BuildState::OnDevices(Arc::new(joins));
                 return Ok(Some(Found::State(state)));
             }
             // The CPU joins if devices have failed to add to what they have, and it has the rows, too.
-            if is_forced || !has_failed || !kept_on.cpu {
+            if is_forced || !kept_on.cpu {
                 return Ok(None);
             }
             self.engine.record_cpu("nothing could be added on devices");
@@ -171,8 +179,41 @@ impl BuildInput {
         Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))))
     }
 
+    /// Joins with what devices have; `None` if all rows have to be built anew.
+    async fn join_on_devices(
+        &self,
+        keeper: &BuildSideKeeper,
+        kept: OnDevices<'_>,
+        devices: JoinDevices,
+    ) -> Result<Option<DeviceJoins>> {
+        match kept {
+            OnDevices::Whole(segment) => {
+                let builder = self.builder(self.columns.clone(), 1)?;
+                let inputs = || self.execute_all();
+                let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
+                Ok(join.await?.map(DeviceJoins::one))
+            }
+            OnDevices::Segments(kept, (columns, merging)) => {
+                let builder = self.builder(columns.clone(), 1)?;
+                let (segments, searches) = (kept.parts.len(), kept.searches.clone());
+                let joins = builder.join_segments_on_devices(*kept, &devices).await?;
+                Ok(joins.map(|joins| {
+                    self.metrics.record_segments(segments);
+                    DeviceJoins::merged(joins, merging.clone(), searches)
+                }))
+            }
+        }
+    }
+
+    /// Whether devices may have the rows and run the join.
+    fn may_use_devices(&self, keeper: &BuildSideKeeper) -> bool {
+        let options = RmqOptions::of(self.context.session_config().options());
+        let may_join = self.engine.candidates(options.engine).devices;
+        may_join && keeper.has_devices()
+    }
+
     /// What is built of segments, and how their answers are merged; `None` if the join can't merge them.
-    fn merged(&self) -> Result<Option<(BuildColumns, Option<Arc<Merging>>)>> {
+    fn merged(&self) -> Result<Option<Merged>> {
         let row_join = self.row_join.as_deref();
         if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
             return Ok(None);

@@ -115,11 +115,14 @@ impl SegmentedSide {
         hints: &mut [SearchHints],
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
+        let Some(merging) = &self.merging else {
+            let ([segment], [hints]) = (self.segments.as_slice(), hints) else {
+                return internal_err!("a range join that returns rows merges no aggregates");
+            };
+            return partition.join_blocking(batch, segment, hints, &|| waiting.check());
+        };
         partition.metrics.probe_rows.add(batch.num_rows());
         self.record_search(batch.num_rows());
-        let Some(merging) = &self.merging else {
-            return internal_err!("a range join that returns rows merges no aggregates");
-        };
         let mut partials = Partials::new(&merging.plan, partition, batch.num_rows());
         for (number, (segment, hints)) in self.segments.iter().zip(hints).enumerate() {
             if segment.is_empty() {

@@ -113,13 +113,8 @@ impl BuildReplica {
         let gathered = values.gather(&work, added, (order, *rows), shape)?;
         work.finish_step()?;
         drop(values);
-        let mut counted = self.counted.clone();
-        if row_numbers && self.row_numbers().is_none() {
-            counted = Some(Arc::new(count_rows(&work, *rows)?));
-        }
-        let gather = clock.lap();
         let columns = kept.iter().map(|i| Arc::clone(&self.columns[*i]));
-        let shared = Self {
+        let mut replica = Self {
             sorted: Arc::clone(&self.sorted),
             counted: self.counted.clone(),
             columns: columns.collect(),
@@ -127,22 +122,19 @@ impl BuildReplica {
             times: RangeJoinTimes::default(),
             gpu: Arc::clone(&self.gpu),
         };
-        let shared_bytes = shared.bytes();
-        let mut columns = shared.columns;
-        columns.extend(build_columns(&mut work, gathered)?);
-        Ok(Self {
-            sorted: shared.sorted,
-            counted,
-            columns,
-            shared_bytes,
-            times: RangeJoinTimes {
-                upload,
-                sort: Duration::ZERO,
-                gather,
-                index: clock.lap(),
-            },
-            gpu: shared.gpu,
-        })
+        replica.shared_bytes = replica.bytes();
+        if row_numbers && replica.row_numbers().is_none() {
+            replica.counted = Some(Arc::new(count_rows(&work, *rows)?));
+        }
+        let gather = clock.lap();
+        replica.columns.extend(build_columns(&mut work, gathered)?);
+        replica.times = RangeJoinTimes {
+            upload,
+            sort: Duration::ZERO,
+            gather,
+            index: clock.lap(),
+        };
+        Ok(replica)
     }
 }
 
@@ -251,14 +243,16 @@ fn build_keys<K: CudaKey>(
     })
 }
 
-/// Builds what answers columns whose values are in sorted order.
+/// Builds what answers columns whose values are in sorted order, and waits for all work.
 fn build_columns(
     work: &mut Work<'_>,
     gathered: Vec<GatheredColumn>,
 ) -> Result<Vec<Arc<DeviceColumn>>, EngineError> {
     let columns = gathered.into_iter();
     let columns = columns.map(|column| column.build(work).map(Arc::new));
-    columns.collect()
+    let columns = columns.collect::<Result<_, _>>()?;
+    work.finish_step()?;
+    Ok(columns)
 }
 
 /// Names the width of a staged column.
@@ -348,8 +342,8 @@ impl StagedValues {
         })
     }
 
-    /// Enqueues the moves of all values to sorted order: that of the row numbers at `order` (null: the input's), of
-    /// which the first `rows` are in a group.
+    /// Enqueues the moves of all values to sorted order: that of the row numbers at `order` (null: the input's). The
+    /// first `rows` of them are in a group.
     fn gather(
         &self,
         work: &Work<'_>,
