@@ -45,7 +45,7 @@
 //!   these are marked, and the partition that ends last returns build rows, in no defined order. Where only the nearest
 //!   rows are wanted, ranges are clipped, or read from one end on (`probe::nearest`).
 //! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip
-//!   each (`build_side::device_join`, `probe::device_join`). The CPU runs joins that devices lack
+//!   each (`build_side::device_side`, `probe::device_join`). The CPU runs joins that devices lack
 //!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
 //!   2 to 5 (`probe::compare_or_build`).
