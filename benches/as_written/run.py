@@ -90,6 +90,9 @@ def tables(args):
         "levels": f"SELECT i AS id, {symbol(s + 24, 20)} AS sym, 97 + 7 * {unit(s + 25)} AS level FROM range({n(2000)}) r(i) ORDER BY id",
         "days": "SELECT DISTINCT sym, ts::DATE AS day FROM quotes ORDER BY sym, day",
         "prices": prices,
+        "rates": f"""SELECT DISTINCT left(digits, 1 + i % 4) AS prefix, 1 + length(left(digits, 1 + i % 4)) AS rate
+            FROM (SELECT i, (1000 + floor({unit(s + 26)} * 9000))::BIGINT::VARCHAR AS digits FROM range(2000) r(i)) ORDER BY prefix""",
+        "calls": f"SELECT i AS id, (1000000 + floor({unit(s + 27)} * 9000000))::BIGINT::VARCHAR AS number FROM range({n(20000)}) r(i) ORDER BY id",
     }
 
 

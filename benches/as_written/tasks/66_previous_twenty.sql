@@ -1,0 +1,5 @@
+-- The readings up to twenty numbers before those that are out of the ordinary.
+SELECT a.id, b.id AS other
+FROM points a
+JOIN points b ON b.s = a.s AND b.id <= a.id AND a.id - b.id <= 20
+WHERE a.id % 50 = 0

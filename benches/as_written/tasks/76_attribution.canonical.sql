@@ -1,0 +1,4 @@
+-- The alarms that come within a day of a session's start.
+SELECT s.id, a.id AS alarm
+FROM sessions s
+JOIN alarms a ON a.s = s.s AND a.ts BETWEEN s.started AND s.started + INTERVAL '1 day'

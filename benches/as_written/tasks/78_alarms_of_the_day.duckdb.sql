@@ -1,0 +1,5 @@
+-- The alarms on the day of each session or the day before.
+SELECT s.id, a.id AS alarm
+FROM sessions s
+JOIN alarms a ON a.s = s.s AND a.ts::date BETWEEN s.started::date - 1 AND s.started::date
+WHERE s.id % 5 = 0
