@@ -23,7 +23,8 @@ class RangeIndex:
     are strided or in the other byte order are copied; and of values some of which are missing the index has its own
     copy.
 
-    Missing are NULL, NaN, NaT, and what a mask of `numpy.ma` hides. Times with a zone are answered in UTC.
+    Missing are NULL, NaN, NaT, and what a mask of `numpy.ma` hides. Times with a zone are answered in UTC. Of zeros, -0.0 is
+    less than 0.0, as in SQL's `range_min`; thresholds compare them as equal.
 
     Ranges are `left[i]` to `right[i]`, counted from 0, both included, and clipped to the array. Bounds are integers or
     arrays of them. Missing values are skipped, as by `numpy.nanmin`. Answers are NumPy arrays, or scalars where both bounds
@@ -197,7 +198,7 @@ class RangeIndex:
 
     def _crossings(self, at_least: bool, last: bool, left: Any, right: Any, x: Any) -> Any:
         np = _numpy()
-        x = np.asarray(x)
+        x = _unmasked(np, "x", x)
         if self._dtype.kind in "mM" and x.dtype.kind in "OU":
             # Python's dates and times, and texts.
             x = x.astype(f"{self._dtype.kind}8")
@@ -267,8 +268,14 @@ def _dtype_of(np: Any, arrow_type: str, indexed: str) -> Any:
     return np.dtype(indexed)
 
 
+def _unmasked(np: Any, name: str, values: Any) -> Any:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(f"{name} has masked values, which mean nothing here; leave them out, or fill them by {name}.filled(…)")
+    return np.asarray(values)
+
+
 def _positions_of(np: Any, name: str, bounds: Any) -> Any:
-    array = np.asarray(bounds)
+    array = _unmasked(np, name, bounds)
     if array.size == 0 and array.dtype.kind == "f":
         # numpy.asarray([]) is of floats.
         return array.astype(np.int64)
