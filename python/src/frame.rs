@@ -12,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 
+use crate::canonical_nans::with_one_nan;
 use crate::errors::{OperationalError, from_datafusion};
 
 /// A table that was read from an object with `__arrow_c_stream__` or `__arrow_c_array__`. It keeps the object's
@@ -86,7 +87,10 @@ fn read(
         )));
     }
     // An exporter may run Python code, or wait for another thread that does.
-    let batches = py.detach(|| reader.collect::<Result<Vec<_>, ArrowError>>());
+    let batches = py.detach(|| {
+        let batches = reader.map(|batch| with_one_nan(batch?));
+        batches.collect::<Result<Vec<_>, ArrowError>>()
+    });
     let batches = batches.map_err(|error| {
         OperationalError::new_err(format!("{name}: {kind} failed while it was read: {error}"))
     })?;
