@@ -36,7 +36,7 @@ def unnamed_levels(data: Any) -> dict[str, str]:
     taken = {*map(str, data.columns), *(str(name) for name in index.names if name is not None)}
     names: dict[str, str] = {}
     for level, known in enumerate(index.names):
-        if known is not None and known not in data.columns:
+        if known is not None and str(known) not in map(str, data.columns):
             continue
         # As `reset_index` calls it.
         name = "index" if index.nlevels == 1 and "index" not in taken else f"level_{level}"
@@ -58,6 +58,9 @@ def _with_index(data: Any, index: bool) -> Any:
     pandas exports what it calls `__index_level_0__` for one without a name, and leaves out one of equal steps. The
     schema says which columns are the index, so `to_pandas` makes them one again.
     """
+    if not all(isinstance(column, str) for column in data.columns):
+        # Else the schema says that all names of columns are numbers, for example, also those that a query adds.
+        data = data.set_axis([str(column) for column in data.columns], axis=1)
     if _only_counts(data.index):
         return data
     import pyarrow

@@ -151,7 +151,7 @@ class Sides:
         shown: dict[str, str] = {}
         taken: list[str] = []
         # A name that both sides have. With offsets, all columns of the right side have the suffix of their offset.
-        both = {name for name in self.left.columns if name in right} if list(values) == [""] else set()
+        both = {name for name in self.left.columns if name in right} if "" in values else set()
         for name in self.left.columns:
             taken.append(name + suffixes[0] if name in both else name)
             shown[taken[-1]] = self.left.column(name)
@@ -161,7 +161,8 @@ class Sides:
                 shown[taken[-1]] = value(name)
         if len(shown) < len(taken):
             twice = next(name for i, name in enumerate(taken) if name in taken[:i])
-            raise ValueError(f"suffix={suffixes[1]!r}: two columns would be called {twice!r}")
+            argument = f"suffix={suffixes[1]!r}" if "" in values else f"offsets={list(values)}"
+            raise ValueError(f"{argument}: two columns would be called {twice!r}")
         return ", ".join(f"{value} AS {quoted(name)}" for name, value in shown.items())
 
     def run(self, sql: str, left: str | None = None) -> Result:

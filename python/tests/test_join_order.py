@@ -117,6 +117,16 @@ def test_the_index_of_pandas(kind):
     assert "__index_level_0__" not in whole.columns
 
 
+def test_names_of_columns_that_are_no_texts():
+    frame = pd.DataFrame({1: [5, 6], 2: [0.5, 1.5]})
+    # pyarrow would make integers of all names of the result.
+    joined = rmq.asof_join(frame, frame.rename(columns={2: "v"}), left_on="1", right_on="1").to_pandas()
+    assert joined.columns.tolist() == ["1", "2", "v"] and joined["v"].tolist() == [0.5, 1.5]
+    assert rmq.connect().sql('SELECT "1" AS one, "2" FROM frame').to_pandas().columns.tolist() == ["one", "2"]
+    pairs = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")]), index=[5])
+    assert rmq.connect().sql("SELECT * FROM pairs").to_pandas().columns.tolist() == ["('a', 'b')", "('a', 'c')"]
+
+
 def test_the_index_of_pandas_is_a_column_of_sql():
     frame = pd.DataFrame({"v": [5, 6, 7]}, index=[0, 10, 20])
     con = rmq.connect().register("t", frame)
