@@ -28,7 +28,7 @@ def sessions(device: str) -> pl.DataFrame:
 phone, laptop = sessions("phone"), sessions("laptop")
 
 # %%
-pairs = timed("overlap_join", lambda: rmq.overlap_join(phone, laptop, by="user").to_polars())
+pairs = timed("overlap_join", lambda: rmq.overlap_join(phone, laptop, by="user", maintain_order=False).to_polars())
 beside = pairs.group_by("phone").len("laptops")
 print(f"{len(pairs)} pairs: {len(beside)} of {SESSIONS} sessions on a phone have one on a laptop beside them, at most {max(beside['laptops'])}")
 
