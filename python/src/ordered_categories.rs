@@ -1,8 +1,8 @@
 //! Ordered categories, pandas' ordered Categorical and polars' Enum, which must not be compared as texts.
 //!
 //! They come as dictionaries of texts that are marked as ordered. `DataFusion` compares the texts, by which `high` is
-//! below `low`: that is an error here, rather than another answer than that of the frame. They may be grouped by, joined
-//! by equality, sorted for display, and compared as the texts that a cast makes of them.
+//! below `low`: that is an error here, rather than another answer than that of the frame. They may be grouped by,
+//! joined by equality, sorted for display, and compared as the texts that a cast makes of them.
 
 use arrow::datatypes::Field;
 use datafusion::common::config::ConfigOptions;

@@ -1,5 +1,5 @@
-//! The distance of two values, which never overflows: `abs(a - b)` of integers wraps around, and of timestamps may be an
-//! error.
+//! The distance of two values, which never overflows: `abs(a - b)` of integers wraps around, and of timestamps may be
+//! an error.
 
 use std::sync::Arc;
 

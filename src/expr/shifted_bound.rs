@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
-use arrow::datatypes::{DataType, Field, FieldRef, IntervalMonthDayNano};
+use arrow::array::{Array, ArrayRef, PrimitiveArray, make_array};
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, IntervalMonthDayNano};
 use chrono::{DateTime, Days, Months, NaiveDateTime, TimeDelta, TimeZone, offset::LocalResult};
 use datafusion::common::{Result, ScalarValue, internal_err, plan_datafusion_err, plan_err};
 use datafusion::logical_expr::{
@@ -20,8 +21,8 @@ use rmq_engine::Comparison;
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits, integers, of_type};
 use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, ticks};
 
-/// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares so
-/// with the value plus the offset. NULL if there is none.
+/// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
+/// so with the value plus the offset. NULL if there is none.
 ///
 /// A sum that is finer than the value's unit is rounded down to it. Days and months are added in the calendar of the
 /// value's time zone: where the clocks leave a time out, the bound is the first one after it, and where they show it
@@ -88,7 +89,11 @@ impl ScalarUDFImpl for ShiftedBoundUdf {
             offset.as_ref(),
             key_type.as_ref(),
         )?;
-        let values = integers(&value.to_array(args.number_rows)?)?;
+        let values = value.to_array(args.number_rows)?;
+        if let Some(keys) = sum.fast_keys(&values)? {
+            return Ok(ColumnarValue::Array(keys));
+        }
+        let values = integers(&values)?;
         let key_type = sum.bound.key_type();
         let Some(limits) = integer_limits(key_type) else {
             return internal_err!("a {key_type} is not stored as an integer");
@@ -101,8 +106,8 @@ impl ScalarUDFImpl for ShiftedBoundUdf {
     }
 }
 
-/// The function `(timestamp, interval)` that adds an interval in the calendar of the timestamp's zone, as DataFusion does. But where
-/// the clocks leave the sum out, or show it twice, it is that of `rmq_bound` and no error.
+/// The function `(timestamp, interval)` that adds an interval in the calendar of the timestamp's zone, as DataFusion
+/// does. But where the clocks leave the sum out, or show it twice, it is that of `rmq_bound` and no error.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ZonedSumUdf {
     signature: Signature,
@@ -240,6 +245,38 @@ impl Sum {
             offset,
             bound: KeyBoundUdf::new(comparison, factors, key_type),
         })
+    }
+
+    /// The keys of values of 64 bits in the unit of the keys, which most are, without 128 bits. `None` for others.
+    fn fast_keys(&self, values: &ArrayRef) -> Result<Option<ArrayRef>> {
+        let bound = &self.bound;
+        let is_stored = |of: &DataType| {
+            of.primitive_width() == Some(size_of::<i64>()) && *of != DataType::UInt64
+        };
+        let is_same_unit = (bound.factor, bound.bound_factor) == (1, 1)
+            && is_stored(values.data_type())
+            && is_stored(&bound.key_type);
+        let Offset::Length(length) = self.offset else {
+            return Ok(None);
+        };
+        let shift = match bound.comparison {
+            Comparison::AtLeast | Comparison::AtMost => length,
+            Comparison::Above => length + 1,
+            Comparison::Below => length - 1,
+        };
+        let Some(shift) = i64::try_from(shift).ok().filter(|_| is_same_unit) else {
+            return Ok(None);
+        };
+        let values = values.to_data().into_builder().data_type(DataType::Int64);
+        let values = PrimitiveArray::<Int64Type>::from(values.build()?);
+        let is_lower = bound.comparison.is_lower();
+        // All keys are above a sum that is too small, and below one that is too large.
+        let last = if is_lower { i64::MIN } else { i64::MAX };
+        let beyond = (is_lower == (shift < 0)).then_some(last);
+        let keys = values.unary_opt::<_, Int64Type>(|value| value.checked_add(shift).or(beyond));
+        let keys = keys.to_data().into_builder();
+        let keys = keys.data_type(bound.key_type.clone()).build()?;
+        Ok(Some(make_array(keys)))
     }
 
     /// The value plus the offset, in units of the value; beyond all keys where the calendar ends.
