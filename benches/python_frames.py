@@ -44,7 +44,7 @@ def make(folder, quotes, trades, symbols, per_window):
 def ours(trades, quotes):
     import datafusion_rmq as rmq
 
-    return rmq.window_join(trades, quotes, on="ts", by="sym", window=("-1s", "1s"), aggs={"low": ("bid", "min")}).to_polars()
+    return rmq.window_join(trades, quotes, on="ts", by="sym", window=("-1s", "1s"), aggs={"low": ("bid", "min")}, maintain_order=False).to_polars()
 
 
 def ours_sql(trades, quotes):

@@ -23,10 +23,12 @@ use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
 use crate::expr::abs::AbsUdf;
 use crate::expr::arg_extreme::ArgExtremeUdf;
+use crate::expr::distance::DistanceUdf;
 use crate::expr::first_last::{FirstLastPlanner, FirstLastUdf};
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::expr::interval_product::IntervalProductPlanner;
 use crate::expr::range_udf::RangeUdf;
+use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
@@ -35,8 +37,8 @@ use crate::optimizer::{
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
     JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
     LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    NullableSubqueries, OrderByDistances, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas,
+    ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -54,8 +56,8 @@ use rmq_engine::Extreme;
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
     /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too,
-    /// products of intervals and integers, the table functions `range_join()`, `rmq_indexes()` and `rmq_devices()`, the
-    /// options `rmq.*`, the optimizer rules and the query planner.
+    /// `rmq_distance` and `rmq_bound`, products of intervals and integers, the table functions `range_join()`,
+    /// `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].
@@ -125,6 +127,8 @@ fn register_in(
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
+    scalars.push(Arc::new(ScalarUDF::from(DistanceUdf::new())));
+    scalars.push(Arc::new(ScalarUDF::from(ShiftedBoundUdf::new())));
     let mut known = scalars.iter().rev();
     let known = known.find(|f| all_names(f.name(), f.aliases()).contains(&"abs".to_string()));
     // Another one than DataFusion's stays, such as Spark's, which wraps around.
@@ -209,11 +213,12 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 4] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 5] = [
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(JoinSubqueriesToFilters),
         Arc::new(NullableSubqueries),
+        Arc::new(OrderByDistances),
     ];
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
     rules.retain(|rule| !is_ours(rule.name()));

@@ -38,7 +38,7 @@ search = """SELECT e.job, min(r.at) AS first_at FROM exceeded e JOIN readings r
 first = timed("con.sql: the first reading above the limit", lambda: con.sql(search).to_polars())
 assert first["job"].equals(exceeded["job"])
 after = (first["first_at"] - exceeded["start"]) / 60_000
-print(f"{len(exceeded)} of {JOBS} jobs exceeded their limit, half of them within {after.median():.0f} minutes")
+print(f"{len(exceeded)} of {JOBS} jobs exceeded their limit, half of them within {np.median(after):.0f} minutes")
 
 # %%
 # The same in DuckDB, for one job in a hundred: it looks at every reading of every job.
@@ -46,7 +46,7 @@ few = jobs[::100]
 other = duckdb.connect()
 other.register("jobs", few.to_arrow())
 other.register("readings", readings.to_arrow())
-theirs = timed(f"DuckDB: the same SQL, for {len(few)} of the jobs", lambda: pl.from_arrow(other.sql(sql).to_arrow_table()))
+theirs = timed(f"DuckDB: the same SQL, for {len(few)} of the jobs", lambda: pl.DataFrame(other.sql(sql).to_arrow_table()))
 assert ours.filter(pl.col("job").is_in(few["job"].to_list())).select("job", "hottest").equals(theirs.select("job", "hottest"))
 # The first reading above the limit, of a few.
 for job, at_first in first[:: max(len(first) // 20, 1)].iter_rows():
@@ -59,9 +59,9 @@ end = min(READINGS, 40_000)
 plt.plot(at[:end] / 60_000, celsius[:end], lw=0.5, color="tab:gray", label="temperature")
 begun = exceeded.join(first, on="job").filter((pl.col("stop") < at[end - 1]) & (pl.col("stop") - pl.col("start") < at[end - 1] // 6)).sort("start")[:12]
 for i, row in enumerate(begun.iter_rows(named=True)):
-    plt.hlines(row["limit"], row["start"] / 60_000, row["stop"] / 60_000, color="tab:blue", lw=2, label=None if i else "limit of a job")
-    plt.plot(row["first_at"] / 60_000, row["limit"], "o", ms=4, color="tab:blue", label=None if i else "first above it")
-    plt.plot(row["hottest_at"] / 60_000, row["hottest"], "v", color="tab:red", label=None if i else "hottest of that job")
+    plt.hlines(row["limit"], row["start"] / 60_000, row["stop"] / 60_000, color="tab:blue", lw=2, label="" if i else "limit of a job")
+    plt.plot(row["first_at"] / 60_000, row["limit"], "o", ms=4, color="tab:blue", label="" if i else "first above it")
+    plt.plot(row["hottest_at"] / 60_000, row["hottest"], "v", color="tab:red", label="" if i else "hottest of that job")
 plt.xlabel("minute")
 plt.ylabel("°C")
 # Beside the data, not over it.

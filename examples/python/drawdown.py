@@ -7,6 +7,7 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 import datafusion_rmq as rmq
@@ -21,7 +22,7 @@ close = 1000 * np.exp(np.cumsum(draw.normal(0, 0.011, DAYS)))
 day = np.arange(DAYS)
 
 
-def trailing_high():
+def trailing_high() -> tuple[rmq.RangeIndex, npt.NDArray[np.float64]]:
     index = rmq.RangeIndex(close)
     return index, index.max(day - WINDOW + 1, day)
 
@@ -36,7 +37,7 @@ assert (high == rolling).all()
 some = draw.integers(0, DAYS, 1000)
 
 
-def loop():
+def loop() -> npt.NDArray[np.int64]:
     found = []
     for at in some:
         above = close[at:] >= high[at]
@@ -49,7 +50,7 @@ assert (timed("NumPy: day of recovery, for 1,000 of the days", loop) == recovere
 # %%
 # The deepest drawdown in the first eighty years of those that a picture of four has room for.
 soon = (day < 80 * WINDOW) & (recovered > day) & (recovered - day < 2 * WINDOW)
-worst = np.where(soon, close / high, 1).argmin()
+worst = int(np.where(soon, close / high, 1).argmin())
 back = recovered[worst]
 begin = max(worst - WINDOW, 0)
 shown = slice(begin, begin + 4 * WINDOW)

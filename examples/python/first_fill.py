@@ -8,6 +8,7 @@
 import duckdb
 import matplotlib.pyplot as plt
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 import datafusion_rmq as rmq
@@ -39,7 +40,7 @@ theirs = timed(
 assert (filled[some] == theirs).all()
 
 
-def loop():
+def loop() -> npt.NDArray[np.int64]:
     found = []
     for first, last, most in zip(placed[some], expires[some], limit[some]):
         met = price[first : last + 1] <= most

@@ -19,7 +19,7 @@ draw = np.random.default_rng(2)
 SECONDS = QUOTES // SYMBOLS  # One quote a second and symbol.
 
 
-def times(n):
+def times(n: int) -> pl.Series:
     return pl.Series(np.sort(draw.integers(0, SECONDS * 1_000_000, n))).cast(pl.Datetime("us"))
 
 
@@ -33,7 +33,13 @@ trades = pl.DataFrame({"sym": draw.integers(0, SYMBOLS, TRADES).astype(np.int32)
 ours = timed(
     "window_join",
     lambda: rmq.window_join(
-        trades, quotes, on="ts", by="sym", window=("-2s", "500ms"), aggs={"lowest": ("bid", "min"), "highest": ("ask", "max")}
+        trades,
+        quotes,
+        on="ts",
+        by="sym",
+        window=("-2s", "500ms"),
+        aggs={"lowest": ("bid", "min"), "highest": ("ask", "max")},
+        maintain_order=False,
     ).to_polars(),
 ).sort("id")
 
@@ -48,7 +54,7 @@ theirs = timed(
            ON q.sym = t.sym AND q.ts BETWEEN t.ts - INTERVAL 2 SECOND AND t.ts + INTERVAL 500 MILLISECOND GROUP BY t.id"""
     ).to_arrow_table(),
 )
-assert ours["lowest"].equals(pl.from_arrow(theirs).sort("id")["lowest"])
+assert ours["lowest"].equals(pl.DataFrame(theirs).sort("id")["lowest"])
 matches = timed(
     "polars: join_where(…).group_by(…)",
     lambda: trades.lazy()

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from datafusion_rmq._native import Frame, Session
+from datafusion_rmq.frames import read_frame
 from datafusion_rmq.progress import bar_maker
 from datafusion_rmq.result import Result
 
@@ -81,7 +82,7 @@ class Connection:
             for name in self._session.missing_tables(text):
                 data = _variable(name, caller)
                 if data is not None:
-                    found.append((name, Frame(name, data)))
+                    found.append((name, read_frame(name, data)))
         return self._query(text, params, found)
 
     def _query(
@@ -103,7 +104,7 @@ class Connection:
         >>> con.sql("SELECT range_argmin('prices.close', 0, 2) AS at").fetchall()
         [(1,)]
         """
-        self._session.register(_table_name(name), data if isinstance(data, Frame) else Frame(name, data))
+        self._session.register(_table_name(name), data if isinstance(data, Frame) else read_frame(name, data))
         return self
 
     def deregister(self, name: str) -> "Connection":
@@ -225,7 +226,11 @@ def _paths(path: Any) -> list[str]:
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     if not paths:
         raise ValueError("path=[]: at least one path is needed")
-    return [os.fspath(one) for one in paths]
+    texts = [os.fspath(one) for one in paths]
+    for text in texts:
+        if "://" in text and not text.startswith("file://"):
+            raise ValueError(f"path {text!r}: only local files are read")
+    return texts
 
 
 # What is read when it is asked for, and what asks.

@@ -1,290 +1,308 @@
 """The commonest range joins as functions of two frames. Each is a SQL statement, which `explain()` shows."""
 
-import copy
-import datetime
-import numbers
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from datafusion_rmq._native import Frame
-from datafusion_rmq.connection import Connection, connect
+from datafusion_rmq.aggregates import Aggregate, aggregate_sql
+from datafusion_rmq.connection import Connection
+from datafusion_rmq.offsets import Key, Offset, Shift, compared, offset_of, tolerance_of, window_of
 from datafusion_rmq.result import Result
-
-if TYPE_CHECKING:
-    import numpy as np
+from datafusion_rmq.sides import NUMBERS, TIMES, By, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
 
 __all__ = ["asof_join", "overlap_join", "window_join"]
 
-By = str | Sequence[str | tuple[str, str]] | None
-Offset: TypeAlias = "str | SupportsFloat | datetime.timedelta | np.timedelta64 | None"
 Closed = Literal["both", "left", "right", "none"]
+Direction = Literal["backward", "forward", "nearest"]
+Interval = tuple[str, str]
 
-_AGGREGATE = re.compile(r"[A-Za-z_]\w*")
-_DURATION = re.compile(r"([+-]?)((?:\d+(?:ns|us|ms|s|m|h|d|w|mo|y))+)")
-_DURATION_PART = re.compile(r"(\d+)(ns|us|ms|mo|s|m|h|d|w|y)")
-_UNITS = {
-    "ns": "nanoseconds",
-    "us": "microseconds",
-    "ms": "milliseconds",
-    "s": "seconds",
-    "m": "minutes",
-    "h": "hours",
-    "d": "days",
-    "w": "weeks",
-    "mo": "months",
-    "y": "years",
-}
-_TIMEDELTA64 = re.compile(r"m8\[(\d*)(\w+)\]")
-# Its units that are spelled otherwise.
-_UNITS64 = {"M": "mo", "Y": "y", "D": "d", "W": "w"}
+_DIRECTIONS = ("backward", "forward", "nearest")
 
 
 def window_join(
     left: object,
     right: object,
     *,
-    on: str | tuple[str, str],
+    on: str | tuple[str, str] | None = None,
+    left_on: str | None = None,
+    right_on: str | None = None,
     by: By = None,
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
     window: tuple[Offset, Offset],
-    aggs: Mapping[str, str | tuple[str, str]],
+    aggs: Mapping[str, Aggregate],
     closed: Closed = "both",
     prevailing: bool = False,
+    maintain_order: bool = True,
     connection: Connection | None = None,
 ) -> Result:
     """Adds to each row of `left` aggregates over the rows of `right` in a window around it, as kdb+'s `wj1`.
 
     A row of `right` is in the window of a row of `left` if the columns of `by` are equal and its column `on` is within
     `window` of that of the left row: two offsets that are added to it, as `"-2s"`, `"1h30m"`, a timedelta (also of pandas
-    or NumPy), or a number where the columns are numbers; None is an open end. A sum that is finer than the column's unit
-    is rounded down to it, as SQL does. `aggs` has the new columns, each a pair of a column and an aggregate function, or
-    an expression of SQL. With `prevailing`, the last row at or before the window's start counts, too (`wj`). Where names
-    differ, `on` is a pair, and so are items of `by`.
+    or NumPy), or a number where the columns are numbers, and of days where they are dates; None is an open end, and 0 an
+    offset of any type. Texts count days, weeks, months and years in the calendar, of the column's time zone if it has one:
+    `"1d"` later is the same time on the next day, or the next time that exists where the clocks leave that out. Timedeltas
+    are lengths, so that a day has 24 hours, except for NumPy's months and years. A sum that is finer than the column's unit
+    is rounded down to it, as SQL does; one beyond the ends of the type, or of the day of a time of day, is beyond all rows.
+    With `prevailing`, the last row at or before the
+    window's start counts, too (`wj`).
+
+    Where names differ, `left_on` and `right_on` say them, and `left_by` and `right_by` those of `by`, a column or a list of
+    them. (Other spellings: a pair as `on`; a dict of columns of left and right, or a list with pairs, as `by`.)
+
+    `aggs` has the new columns, each an expression of SQL, or a pair of a column and an aggregate function: those of SQL,
+    and by the names of pandas and polars `mean` (also of Booleans, dates and times), `sum`, `std`, `var`, `first`, `last`,
+    `nunique`, and `("bid", "quantile", 0.9)`.
 
     Frames are anything that exports an Arrow table, or the name of a table of `connection`. All columns and rows of
-    `left` are in the result, in no particular order.
+    `left` are in the result, in their order; with `maintain_order=False` in no particular order, which takes less time.
 
     >>> import polars as pl
     >>> trades = pl.DataFrame({"sym": ["A", "B"], "ts": [10, 20]})
     >>> quotes = pl.DataFrame({"sym": ["A", "A", "B"], "ts": [7, 9, 12], "bid": [1.5, 1.25, 4.0]})
-    >>> joined = window_join(trades, quotes, on="ts", by="sym", window=(-2, 0),
-    ...                      aggs={"lowest": ("bid", "min"), "n": "count(*)"})
-    >>> sorted(joined.fetchall())
+    >>> window_join(trades, quotes, on="ts", by="sym", window=(-2, 0),
+    ...             aggs={"lowest": ("bid", "min"), "n": "count(*)"}).fetchall()
     [('A', 10, 1.25, 1), ('B', 20, None, 0)]
     """
-    sides = _Sides(left, right, connection)
-    key, other = _pair("on", on)
-    lower, upper = _closed(closed)
-    if not isinstance(window, tuple) or len(window) != 2:
-        raise TypeError(f"window={window!r}: a pair of offsets is needed, such as ('-2s', '0s')")
-    probe, searched = sides.left.column(key), sides.right.column(other)
-    ends = [
-        f"{searched} {operator} {probe}{_offset(offset)}"
-        for operator, offset in zip((f">{lower}", f"<{upper}"), window)
-        if offset is not None
-    ]
-    if not ends:
-        raise ValueError("window=(None, None): one end at least is needed")
+    keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
+    ends = _closed(closed)
+    sides = Sides(left, right, connection, maintain_order)
+    sides.check_keys("on", [keys])
+    sides.check_keys("by", pairs)
+    probe, searched = Key.of(sides.left, keys[0]), Key.of(sides.right, keys[1])
+    whole = sides.has_whole(keys)
+    conditions = []
+    for sign, equal, shift in zip("><", ends, window_of(window, sides, keys)):
+        if shift is not None:
+            # A whole key is at least 2.5 if it is at least 3, and above 2.5 if it is above 2.
+            shift = shift.rounded(up=(sign == ">") == bool(equal)) if whole else shift
+            conditions.append(compared(searched, f"{sign}{equal}", probe, shift))
+    if not isinstance(aggs, Mapping):
+        raise TypeError(f"aggs={aggs!r}: a dict of new columns is needed, such as {{'lowest': ('bid', 'min')}}")
     if not aggs:
         raise ValueError("aggs={}: one aggregate at least is needed, such as {'lowest': ('bid', 'min')}")
-    columns = [f"{_aggregate(name, agg, sides.right)} AS {_quoted(name)}" for name, agg in aggs.items()]
-    keys = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in _by(by)]
-    arguments = [sides.left.name, sides.right.name, ", ".join(keys), " AND ".join(ends), ", ".join(columns)]
+    for name in aggs:
+        if not isinstance(name, str):
+            raise TypeError(f"aggs: the column {name!r} must have a text as its name")
+        if name in [*sides.left.columns, sides.left.row]:
+            raise ValueError(f"aggs: left has a column {name!r}, too; give the new one another name")
+    columns = [f"{aggregate_sql(name, agg, sides.right)} AS {quoted(name)}" for name, agg in aggs.items()]
+    equal_keys = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in pairs]
+    arguments = [sides.left.name, sides.right.name, ", ".join(equal_keys), " AND ".join(conditions), ", ".join(columns)]
     if prevailing:
         arguments.append("include prevailing")
-    return sides.run(f"SELECT * FROM range_join({', '.join(map(_literal, arguments))})")
+    output = ", ".join(quoted(name) for name in [*sides.left.columns, *aggs])
+    return sides.run(f"SELECT {output} FROM range_join({', '.join(map(literal, arguments))}) AS joined", "joined")
 
 
 def asof_join(
     left: object,
     right: object,
     *,
-    on: str | tuple[str, str],
+    on: str | tuple[str, str] | None = None,
+    left_on: str | None = None,
+    right_on: str | None = None,
     by: By = None,
-    direction: Literal["backward", "forward", "nearest"] = "backward",
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
+    direction: Direction = "backward",
+    strategy: Direction | None = None,
     allow_exact_matches: bool = True,
     tolerance: Offset = None,
+    offsets: Sequence[str | int] | Mapping[str, Offset] | None = None,
     suffix: str = "_right",
+    suffixes: tuple[str | None, str | None] | None = None,
+    maintain_order: bool = True,
     connection: Connection | None = None,
 ) -> Result:
     """Adds to each row of `left` the nearest row of `right` by `on`, at or before it, or with `"forward"` at or after it.
 
-    With `"nearest"` it is the nearer of both, and that before where they are equally near. Neither frame need be sorted,
-    and the rows of the result are in no particular order. Rows without a match, or without one within `tolerance`, get
-    NULLs. Columns of `right` whose names `left` has, too, get the suffix; those of `by` and `on` that have the same name
-    on both sides are in the result once. For `on`, `by` and frames see `window_join`.
+    With `"nearest"` it is the nearer of both, and that before where they are equally near. Neither frame need be sorted.
+    Rows without a match, or without one within `tolerance`, get NULLs. Columns of `right` whose names `left` has, too, get
+    the suffix, or those of both sides the two `suffixes`; those of `by` and `on` that have the same name on both sides are
+    in the result once. `strategy` is polars' name of `direction`. For `on`, `by`, frames and the order of rows see
+    `window_join`.
+
+    With `offsets`, the nearest row is looked for at each of several offsets from the left row's `on`: a list, as
+    `["1s", "5s"]`, whose columns end in `_1s` and `_5s`, or a dict of suffixes and offsets.
 
     >>> import polars as pl
     >>> trades = pl.DataFrame({"id": [1, 2], "ts": [10, 20]})
     >>> quotes = pl.DataFrame({"ts": [7, 9, 12], "bid": [1.5, 1.25, 4.0]})
-    >>> sorted(asof_join(trades, quotes, on="ts", tolerance=5).fetchall())
+    >>> asof_join(trades, quotes, on="ts", tolerance=5).fetchall()
     [(1, 10, 1.25), (2, 20, None)]
-    >>> sorted(asof_join(trades, quotes, on="ts", direction="nearest").fetchall())
+    >>> asof_join(trades, quotes, on="ts", direction="nearest").fetchall()
     [(1, 10, 1.25), (2, 20, 4.0)]
+    >>> asof_join(trades, quotes, on="ts", offsets={"_before": -2, "_after": 2}).columns
+    ['id', 'ts', 'bid_before', 'bid_after']
     """
-    if direction not in ("backward", "forward", "nearest"):
+    if strategy is not None:
+        if direction not in ("backward", strategy):
+            raise TypeError(f"strategy={strategy!r} is given beside direction={direction!r}: they are one argument")
+        direction = strategy
+    if direction not in _DIRECTIONS:
         raise ValueError(f"direction={direction!r}: 'backward', 'forward' or 'nearest' is possible")
-    sides = _Sides(left, right, connection)
-    key, other = _pair("on", on)
-    pairs = _by(by)
-    probe = sides.left.column(key)
-    matches = {"backward": [(">", sides.right)], "forward": [("<", sides.right)]}
-    # The nearest is one of the row before and the row after.
-    matches["nearest"] = [*matches["backward"], ("<", sides.right.named("__after"))]
+    keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
+    shown = suffix_pair(suffix, suffixes)
+    sides = Sides(left, right, connection, maintain_order)
+    sides.check_keys("on", [keys])
+    sides.check_keys("by", pairs)
+    if direction == "nearest":
+        sides.check_kinds("direction='nearest'", keys, NUMBERS | TIMES, "of which there is no distance")
+    within = None if tolerance is None else tolerance_of(tolerance, sides, keys)
     joins = ""
-    cases: list[tuple[str, _Side]] = []
-    for operator, side in matches[direction]:
-        searched = side.column(other)
-        exact = "=" if allow_exact_matches else ""
-        joins += f" ASOF JOIN {side.name} MATCH_CONDITION ({probe} {operator}{exact} {searched})"
-        if pairs:
-            joins += f" ON {' AND '.join(f'{sides.left.column(a)} = {side.column(b)}' for a, b in pairs)}"
-        conditions = []
-        if side is not sides.right:
-            before = sides.right.column(other)
-            conditions.append(f"coalesce({searched} - {probe} < {probe} - {before}, {before} IS NULL)")
-        if tolerance is not None:
-            earlier, later = (searched, probe) if operator == ">" else (probe, searched)
-            conditions.append(f"{earlier}{_offset(tolerance)} >= {later}")
-        cases.insert(0, (" AND ".join(conditions), side))
-
-    def value(name: str) -> str:
-        if len(cases) == 1 and not cases[0][0]:
-            return sides.right.column(name)
-        return f"CASE {' '.join(f'WHEN {near or True} THEN {side.column(name)}' for near, side in cases)} END"
-
-    merged = {b for a, b in [*pairs, (key, other)] if a == b}
-    return sides.run(f"SELECT {sides.output(merged, suffix, value)} FROM {sides.left.name}{joins}")
+    values = {}
+    for i, (label, shift) in enumerate(_offsets(offsets, sides, keys).items()):
+        search = _Search(sides, keys, pairs, shift, "=" if allow_exact_matches else "", within, f"{i}" if i else "")
+        joins += search.joins(direction)
+        values[label] = search.value
+    merged = {b for a, b in [*pairs, keys] if a == b}
+    return sides.run(f"SELECT {sides.output(merged, shown, values)} FROM {sides.left.name}{joins}")
 
 
 def overlap_join(
     left: object,
     right: object,
     *,
-    on: tuple[str, str] | tuple[tuple[str, str], tuple[str, str]] = ("start", "end"),
+    on: Interval | tuple[Interval, Interval] = ("start", "end"),
+    left_on: Interval | str | None = None,
+    right_on: Interval | str | None = None,
     by: By = None,
+    left_by: str | Sequence[str] | None = None,
+    right_by: str | Sequence[str] | None = None,
     how: Literal["inner", "left", "semi", "anti"] = "inner",
     closed: bool = False,
     suffix: str = "_right",
+    suffixes: tuple[str | None, str | None] | None = None,
+    maintain_order: bool = True,
     connection: Connection | None = None,
 ) -> Result:
     """Joins rows whose intervals overlap, and whose columns of `by` are equal.
 
-    `on` names the columns of an interval's start and end, or is a pair of such pairs for the left and the right frame.
-    Two intervals overlap if each starts before the other ends; with `closed`, also if one starts where the other ends.
-    `how` is that of a join: `"semi"` returns the rows of `left` that overlap some row, `"anti"` the others. For
-    suffixes see `asof_join`, for frames `window_join`.
+    `on` names the columns of an interval's start and end; where one frame has others, `left_on` or `right_on` says them.
+    (Another spelling: a pair of such pairs as `on`.) Two intervals overlap if each starts before the other ends; with
+    `closed`, also if one starts where the other ends. One column instead of a pair has points: a point is in an interval
+    from its start until before its end, with `closed` also at its end.
+
+    `how` is that of a join: `"semi"` returns the rows of `left` that overlap some row, `"anti"` the others. Rows are in
+    the order of `left`, and those of one left row in no particular order. For suffixes see `asof_join`, for frames, `by`
+    and the order of rows `window_join`.
 
     >>> import polars as pl
     >>> shifts = pl.DataFrame({"who": ["ann", "bob"], "start": [8, 12], "end": [12, 18]})
     >>> alarms = pl.DataFrame({"what": ["heat", "smoke"], "start": [11, 20], "end": [13, 21]})
-    >>> sorted(overlap_join(shifts, alarms).fetchall())
+    >>> overlap_join(shifts, alarms).fetchall()
     [('ann', 8, 12, 'heat', 11, 13), ('bob', 12, 18, 'heat', 11, 13)]
+    >>> overlap_join(alarms, shifts, left_on="start", how="semi").fetchall()
+    [('heat', 11, 13)]
     """
     if how not in ("inner", "left", "semi", "anti"):
         raise ValueError(f"how={how!r}: 'inner', 'left', 'semi' or 'anti' is possible")
-    sides = _Sides(left, right, connection)
-    pairs = _by(by)
-    (left_start, left_end), (right_start, right_end) = _intervals(on)
-    less = "<=" if closed else "<"
+    pairs, shown = pairs_of(by, left_by, right_by), suffix_pair(suffix, suffixes)
+    left_interval, right_interval = _intervals(on)
+    left_interval = left_interval if left_on is None else _interval("left_on", left_on)
+    right_interval = right_interval if right_on is None else _interval("right_on", right_on)
+    sides = Sides(left, right, connection, maintain_order)
+    sides.check_keys("by", pairs)
+    sides.check_keys("on", [(left_interval[0], right_interval[-1]), (left_interval[-1], right_interval[0])])
+    if len(left_interval) == len(right_interval) == 1:
+        raise ValueError(f"left_on={left_on!r}, right_on={right_on!r}: points are in intervals; one side at least needs a pair of columns")
     conditions = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in pairs]
-    conditions.append(f"{sides.left.column(left_start)} {less} {sides.right.column(right_end)}")
-    conditions.append(f"{sides.right.column(right_start)} {less} {sides.left.column(left_end)}")
+    # A point is where its interval starts.
+    before = "<=" if closed else "<"
+    starts_before_end = "<=" if len(right_interval) == 1 else before
+    ends_after_start = "<=" if len(left_interval) == 1 else before
+    conditions.append(f"{sides.left.column(left_interval[0])} {starts_before_end} {sides.right.column(right_interval[-1])}")
+    conditions.append(f"{sides.right.column(right_interval[0])} {ends_after_start} {sides.left.column(left_interval[-1])}")
     if how in ("semi", "anti"):
         columns = ", ".join(sides.left.column(name) for name in sides.left.columns)
     else:
-        columns = sides.output({b for a, b in pairs if a == b}, suffix, sides.right.column)
+        columns = sides.output({b for a, b in pairs if a == b}, shown, {"": sides.right.column})
     join = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}[how]
     return sides.run(
         f"SELECT {columns} FROM {sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}"
     )
 
 
-class _Side:
-    """A table of the statement: a frame under a name of ours, or a table of the connection."""
+class _Search:
+    """The nearest row of the right side at one offset from the left row."""
 
-    def __init__(self, argument: str, data: object, connection: Connection) -> None:
-        self.argument = argument
-        self.frames: list[tuple[str, Frame]] = []
-        # One alias for each side, so that a table can be joined with itself.
-        self.alias = f"__{argument}"
-        if isinstance(data, str):
-            self.columns = connection._session.columns(data)
-            self.table = _quoted(data)
-            self.name = f"{self.table} AS {_quoted(self.alias)}"
-        else:
-            frame = Frame(argument, data)
-            self.columns = frame.columns
-            self.table = self.name = _quoted(self.alias)
-            self.frames = [(self.alias, frame)]
+    def __init__(
+        self,
+        sides: Sides,
+        keys: tuple[str, str],
+        pairs: list[tuple[str, str]],
+        shift: Shift,
+        exact: str,
+        tolerance: Shift | None,
+        number: str,
+    ) -> None:
+        self._left = sides.left
+        self._key, self._pairs, self._exact, self._tolerance = keys[1], pairs, exact, tolerance
+        probe = Key.of(sides.left, keys[0])
+        # The sum may have another type.
+        self._probe = probe if shift.number == 0 else Key(shift.added_to(probe.sql), None)
+        self._before = sides.right.named(f"__right{number}") if number else sides.right
+        self._after = sides.right.named(f"__after{number}")
+        # Where a side has the row, most wanted first.
+        self._cases: list[tuple[str, Side]] = []
 
-    def named(self, alias: str) -> "_Side":
-        """The same table under another name."""
-        other = copy.copy(self)
-        other.alias, other.name = alias, f"{self.table} AS {_quoted(alias)}"
-        return other
+    def joins(self, direction: str) -> str:
+        """The joins that find it. The nearest is one of the row before and the row after."""
+        sides = {"backward": [(">", self._before)], "forward": [("<", self._before)]}
+        sides["nearest"] = [*sides["backward"], ("<", self._after)]
+        return "".join(self._join(operator, side) for operator, side in sides[direction])
 
-    def column(self, name: str) -> str:
-        if name not in self.columns:
-            raise ValueError(f"{self.argument} has no column {name!r}; it has {', '.join(self.columns)}")
-        return f"{_quoted(self.alias)}.{_quoted(name)}"
+    def _join(self, operator: str, side: Side) -> str:
+        probe, searched = self._probe, Key.of(side, self._key)
+        conditions = []
+        if side is self._after:
+            before = self._before.column(self._key)
+            nearer = f"rmq_distance({searched.sql}, {probe.sql}) < rmq_distance({probe.sql}, {before})"
+            conditions.append(f"coalesce({nearer}, {before} IS NULL)")
+        if self._tolerance is not None:
+            later, earlier = (probe, searched) if operator == ">" else (searched, probe)
+            conditions.append(compared(later, "<=", earlier, self._tolerance))
+        self._cases.insert(0, (" AND ".join(conditions), side))
+        join = f" ASOF JOIN {side.name} MATCH_CONDITION ({probe.sql} {operator}{self._exact} {searched.sql})"
+        equal = " AND ".join(f"{self._left.column(a)} = {side.column(b)}" for a, b in self._pairs)
+        return f"{join} ON {equal}" if equal else join
 
-
-class _Sides:
-    def __init__(self, left: object, right: object, connection: Connection | None) -> None:
-        self.connection = connection or connect()
-        self.left = _Side("left", left, self.connection)
-        self.right = _Side("right", right, self.connection)
-
-    def output(self, merged: set[str], suffix: str, value: Callable[[str], str]) -> str:
-        """The SELECT list: all columns of the left side, and the values of those of the right one that are not merged with
-        one."""
-        columns = [self.left.column(name) for name in self.left.columns]
-        taken = set(self.left.columns)
-        for name in self.right.columns:
-            if name in merged:
-                continue
-            shown = name + suffix if name in taken else name
-            if shown in taken:
-                raise ValueError(f"suffix={suffix!r}: two columns would be called {shown!r}")
-            taken.add(shown)
-            columns.append(f"{value(name)} AS {_quoted(shown)}")
-        return ", ".join(columns)
-
-    def run(self, sql: str) -> Result:
-        return self.connection._query(sql, None, self.left.frames + self.right.frames)
+    def value(self, name: str) -> str:
+        """A column of the row as SQL."""
+        if len(self._cases) == 1 and not self._cases[0][0]:
+            return self._before.column(name)
+        cases = [f"WHEN {near or True} THEN {side.column(name)}" for near, side in self._cases]
+        return f"CASE {' '.join(cases)} END"
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _offsets(offsets: Any, sides: Sides, keys: tuple[str, str]) -> dict[str, Shift]:
+    """Offsets from the left row by the suffixes of their columns."""
+    if offsets is None:
+        return {"": Shift(0)}
+    named = offsets
+    if isinstance(offsets, (list, tuple)) and all(isinstance(one, (str, int)) for one in offsets):
+        named = {f"_{one}": one for one in offsets}
+    if not isinstance(named, Mapping) or not all(isinstance(label, str) for label in named):
+        raise TypeError(f"offsets={offsets!r}: a list such as ['1s', '5s'] is needed, or a dict of suffixes and offsets")
+    if not named or "" in named:
+        raise ValueError(f"offsets={offsets!r}: one offset at least is needed, and no suffix may be empty")
+    return {label: offset_of(f"offsets={offsets!r}", one, sides, keys) for label, one in named.items()}
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _pair(argument: str, names: Any) -> tuple[str, str]:
-    if isinstance(names, str):
-        return names, names
-    if isinstance(names, tuple) and len(names) == 2 and all(isinstance(name, str) for name in names):
-        return names
-    raise TypeError(f"{argument}={names!r}: a column is needed, or a pair of columns where their names differ")
-
-
-def _intervals(on: Any) -> tuple[tuple[str, str], tuple[str, str]]:
+def _intervals(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns of an interval on either side."""
     if isinstance(on, tuple) and len(on) == 2:
         if all(isinstance(name, str) for name in on):
             return on, on
         if all(isinstance(side, tuple) for side in on):
-            return _pair("on", on[0]), _pair("on", on[1])
-    raise TypeError(f"on={on!r}: a pair of columns is needed, or a pair of such pairs where their names differ")
+            return pair("on", on[0]), pair("on", on[1])
+    raise TypeError(f"on={on!r}: a pair of columns is needed; where names differ, left_on= and right_on=")
 
 
-def _by(by: By) -> list[tuple[str, str]]:
-    if by is None:
-        return []
-    return [_pair("by", names) for names in ([by] if isinstance(by, str) else by)]
+def _interval(argument: str, columns: Any) -> tuple[str, ...]:
+    """The columns of an interval, or the one of a point."""
+    return (columns,) if isinstance(columns, str) else pair(argument, columns)
 
 
 def _closed(closed: str) -> tuple[str, str]:
@@ -292,47 +310,3 @@ def _closed(closed: str) -> tuple[str, str]:
     if closed not in ends:
         raise ValueError(f"closed={closed!r}: 'both', 'left', 'right' or 'none' is possible")
     return ends[closed]
-
-
-def _aggregate(name: str, agg: Any, side: _Side) -> str:
-    if isinstance(agg, str):
-        return agg
-    if isinstance(agg, tuple) and len(agg) == 2 and isinstance(agg[1], str) and _AGGREGATE.fullmatch(agg[1]):
-        column, function = agg
-        return f"{function}({'*' if column == '*' else side.column(column)})"
-    raise TypeError(f"aggs[{name!r}]={agg!r}: a pair such as ('bid', 'min') is needed, or an expression of SQL")
-
-
-def _offset(offset: Any) -> str:
-    """An offset as SQL that is added to a column."""
-    if getattr(getattr(offset, "dtype", None), "kind", None) == "m":
-        return f" + INTERVAL '{_timedelta64(offset)}'"
-    if isinstance(offset, datetime.timedelta):
-        microseconds = (offset.days * 86_400 + offset.seconds) * 1_000_000 + offset.microseconds
-        # pandas' Timedelta has them.
-        nanoseconds = getattr(offset, "nanoseconds", 0)
-        finer = f" {nanoseconds} nanoseconds" if nanoseconds else ""
-        return f" + INTERVAL '{microseconds} microseconds{finer}'"
-    if isinstance(offset, numbers.Real) and not isinstance(offset, bool):
-        # NumPy's become Python's, which are written as SQL's.
-        number = int(offset) if isinstance(offset, numbers.Integral) else float(offset)
-        if number != number or abs(number) == float("inf"):
-            raise ValueError(f"offset {offset!r}: a finite number is needed; None is an open end")
-        return f" + {number!r}" if number >= 0 else f" - {-number!r}"
-    if not isinstance(offset, str):
-        raise TypeError(f"offset {offset!r}: a duration such as '-2s', a timedelta or a number is needed")
-    duration = _DURATION.fullmatch(offset.strip())
-    if not duration:
-        raise ValueError(f"offset {offset!r}: a duration such as '-2s', '1h30m', '5d' or '1mo' is needed")
-    sign = "-" if duration[1] == "-" else ""
-    parts = [f"{sign}{count} {_UNITS[unit]}" for count, unit in _DURATION_PART.findall(duration[2])]
-    return f" + INTERVAL '{' '.join(parts)}'"
-
-
-def _timedelta64(offset: Any) -> str:
-    """The interval of a timedelta64 of NumPy."""
-    found = _TIMEDELTA64.search(offset.dtype.str)
-    unit = _UNITS.get(_UNITS64.get(found[2], found[2])) if found else None
-    if found is None or unit is None or offset != offset:
-        raise ValueError(f"offset {offset!r}: a timedelta64 of a unit from nanoseconds to years is needed")
-    return f"{int(offset.astype('int64')) * int(found[1] or 1)} {unit}"

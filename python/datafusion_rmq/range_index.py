@@ -23,7 +23,8 @@ class RangeIndex:
     are strided or in the other byte order are copied; and of values some of which are missing the index has its own
     copy.
 
-    Missing are NULL, NaN, NaT, and what a mask of `numpy.ma` hides. Times with a zone are answered in UTC.
+    Missing are NULL, NaN, NaT, and what a mask of `numpy.ma` hides. Times with a zone are answered in UTC. Of zeros, -0.0 is
+    less than 0.0, as in SQL's `range_min`; thresholds compare them as equal.
 
     Ranges are `left[i]` to `right[i]`, counted from 0, both included, and clipped to the array. Bounds are integers or
     arrays of them. Missing values are skipped, as by `numpy.nanmin`. Answers are NumPy arrays, or scalars where both bounds
@@ -88,7 +89,7 @@ class RangeIndex:
         """
         return self._index.index_bytes
 
-    def min(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> Any:
+    def min(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> "npt.NDArray[Any]":
         """The smallest value of each range.
 
         A range without one gets `default`: where none is given, NaN or NaT for types that have it, and for integers an
@@ -102,7 +103,7 @@ class RangeIndex:
         """
         return self._values(False, left, right, default)
 
-    def max(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> Any:
+    def max(self, left: "npt.ArrayLike", right: "npt.ArrayLike", *, default: Any = None) -> "npt.NDArray[Any]":
         """The largest value of each range. For a range without one see `min`.
 
         >>> RangeIndex([5, 3, 8]).max([0, 1], [1, 2])
@@ -110,7 +111,7 @@ class RangeIndex:
         """
         return self._values(True, left, right, default)
 
-    def argmin(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> Any:
+    def argmin(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The position of the smallest value of each range, the leftmost of several; -1 for a range without a value.
 
         >>> RangeIndex([5, 3, 8, 3]).argmin([0, 2, 7], [3, 3, 9])
@@ -118,7 +119,7 @@ class RangeIndex:
         """
         return self._positions(False, left, right)
 
-    def argmax(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> Any:
+    def argmax(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The position of the largest value of each range, the leftmost of several; -1 for a range without a value.
 
         >>> RangeIndex([5, 3, 8, 3]).argmax([0, 3], [1, 3])
@@ -126,7 +127,7 @@ class RangeIndex:
         """
         return self._positions(True, left, right)
 
-    def first_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
+    def first_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The first position of each range whose value is at most `x`, or -1.
 
         A threshold is compared exactly, whatever its type, and one that is NaN, NaT or beyond the type's bounds is an error.
@@ -136,7 +137,7 @@ class RangeIndex:
         """
         return self._crossings(False, False, left, right, x)
 
-    def last_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
+    def last_at_most(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The last position of each range whose value is at most `x`, or -1.
 
         >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).last_at_most(0, [3, 4], 10.0)
@@ -144,7 +145,7 @@ class RangeIndex:
         """
         return self._crossings(False, True, left, right, x)
 
-    def first_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
+    def first_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The first position of each range whose value is at least `x`, or -1.
 
         >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).first_at_least([0, 1, 2], 4, 10.3)
@@ -152,13 +153,16 @@ class RangeIndex:
         """
         return self._crossings(True, False, left, right, x)
 
-    def last_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> Any:
+    def last_at_least(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
         """The last position of each range whose value is at least `x`, or -1.
 
         >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).last_at_least(0, 4, [10.0, 10.3])
         array([3, 1])
         """
         return self._crossings(True, True, left, right, x)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a RangeIndex does not pickle, as it uses the memory of its array; pickle the array, and index it again")
 
     def __repr__(self) -> str:
         return f"<datafusion_rmq.RangeIndex of {len(self)} {self.dtype} values>"
@@ -173,7 +177,7 @@ class RangeIndex:
             shaped[1] = np.full(shaped[1].shape, -1)
         return shaped[0].shape, [np.ascontiguousarray(array).reshape(-1) for array in shaped]
 
-    def _values(self, largest: bool, left: Any, right: Any, default: Any) -> Any:
+    def _values(self, largest: bool, left: Any, right: Any, default: Any) -> "npt.NDArray[Any]":
         np = _numpy()
         shape, (left, right) = self._bounds(left, right)
         bits, missing = self._index.values(largest, left, right)
@@ -189,22 +193,26 @@ class RangeIndex:
                     raise ValueError(f"the range {left[at]} to {right[at]} has no value; pass default=")
                 default = np.nan if self._dtype.kind == "f" else np.array("NaT", self._dtype)
             values[missing] = default
-        return values.reshape(shape)[()]
+        # A scalar where both bounds are.
+        answers: "npt.NDArray[Any]" = values.reshape(shape)[()]
+        return answers
 
-    def _positions(self, largest: bool, left: Any, right: Any) -> Any:
+    def _positions(self, largest: bool, left: Any, right: Any) -> "npt.NDArray[np.int64]":
         shape, (left, right) = self._bounds(left, right)
-        return self._index.positions(largest, left, right).reshape(shape)[()]
+        answers: "npt.NDArray[np.int64]" = self._index.positions(largest, left, right).reshape(shape)[()]
+        return answers
 
-    def _crossings(self, at_least: bool, last: bool, left: Any, right: Any, x: Any) -> Any:
+    def _crossings(self, at_least: bool, last: bool, left: Any, right: Any, x: Any) -> "npt.NDArray[np.int64]":
         np = _numpy()
-        x = np.asarray(x)
+        x = _unmasked(np, "x", x)
         if self._dtype.kind in "mM" and x.dtype.kind in "OU":
             # Python's dates and times, and texts.
             x = x.astype(f"{self._dtype.kind}8")
         exact = _threshold(np, x, at_least, self._dtype, np.dtype(self._index.dtype))
         shape, (left, right, bits) = self._bounds(left, right, exact)
         bits = bits.view(f"u{bits.dtype.itemsize}")
-        return self._index.crossings(at_least, last, left, right, bits).reshape(shape)[()]
+        answers: "npt.NDArray[Any]" = self._index.crossings(at_least, last, left, right, bits).reshape(shape)[()]
+        return answers
 
 
 def _numpy() -> Any:
@@ -267,8 +275,14 @@ def _dtype_of(np: Any, arrow_type: str, indexed: str) -> Any:
     return np.dtype(indexed)
 
 
+def _unmasked(np: Any, name: str, values: Any) -> Any:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(f"{name} has masked values, which mean nothing here; leave them out, or fill them by {name}.filled(…)")
+    return np.asarray(values)
+
+
 def _positions_of(np: Any, name: str, bounds: Any) -> Any:
-    array = np.asarray(bounds)
+    array = _unmasked(np, name, bounds)
     if array.size == 0 and array.dtype.kind == "f":
         # numpy.asarray([]) is of floats.
         return array.astype(np.int64)

@@ -3,7 +3,7 @@
 import html
 import importlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from datafusion_rmq._native import Query
 
@@ -188,14 +188,22 @@ class Result:
         return rows
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """The rows as `fetchall` has them, made while they are read.
+        """The rows as `fetchall` has them, made while they are read. They know the names of the columns, as named tuples do.
 
         >>> import datafusion_rmq as rmq
-        >>> [v * 10 for v, in rmq.connect().sql("SELECT value FROM generate_series(1, 3)")]
+        >>> result = rmq.connect().sql("SELECT value AS v FROM generate_series(1, 3)")
+        >>> [v * 10 for v, in result]
         [10, 20, 30]
+        >>> import pandas as pd
+        >>> pd.DataFrame(result).columns.tolist()
+        ['v']
         """
+        row = type("Row", (_Row,), {"__slots__": (), "_fields": tuple(self.columns)})
         for at in range(0, len(self), STEP):
-            yield from self._rows(at, STEP)
+            yield from map(row, self._rows(at, STEP))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Result does not pickle, as it belongs to a session; pickle to_arrow(), to_polars() or to_pandas()")
 
     def _rows(self, at: int, size: int) -> list[tuple[Any, ...]]:
         columns = self._query.python_columns(at, size)
@@ -247,6 +255,16 @@ class Result:
         )
         note = f"<p>{SHOWN} of {len(self)} rows</p>" if more else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+class _Row(tuple[Any, ...]):
+    """A row of a result. pandas takes the names of columns from `_fields`, as of named tuples."""
+
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __reduce__(self) -> Any:
+        return tuple, (tuple(self),)
 
 
 class Stream:

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::{RecordBatch, UInt64Array};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
+use datafusion::prelude::ident;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 
+use crate::canonical_nans::with_one_nan;
 use crate::errors::{OperationalError, from_datafusion};
 
 /// A table that was read from an object with `__arrow_c_stream__` or `__arrow_c_array__`. It keeps the object's
@@ -22,17 +24,26 @@ use crate::errors::{OperationalError, from_datafusion};
 #[pyclass(frozen, module = "datafusion_rmq._native")]
 pub struct Frame {
     pub table: Arc<dyn TableProvider>,
+    /// The last column, if it numbers the rows.
+    #[pyo3(get)]
+    row_number: Option<String>,
 }
 
 #[pymethods]
 impl Frame {
-    /// Reads `data`, which errors call `name`.
+    /// Reads `data`, which errors call `name`. With `numbered` it gets a column that numbers the rows, which are sorted
+    /// by it.
     #[new]
-    fn new(py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (name, data, numbered=false))]
+    fn new(py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, numbered: bool) -> PyResult<Self> {
         let (schema, batches) = read(py, name, data)?;
+        if numbered {
+            return with_row_numbers(&schema, batches).map_err(from_datafusion);
+        }
         let table = MemTable::try_new(schema, vec![batches]).map_err(from_datafusion)?;
         Ok(Self {
             table: Arc::new(table),
+            row_number: None,
         })
     }
 
@@ -41,6 +52,14 @@ impl Frame {
     fn columns(&self) -> Vec<String> {
         let schema = self.table.schema();
         schema.fields().iter().map(|f| f.name().clone()).collect()
+    }
+
+    /// Their Arrow types.
+    #[getter]
+    fn types(&self) -> Vec<String> {
+        let schema = self.table.schema();
+        let types = schema.fields().iter().map(|f| f.data_type().to_string());
+        types.collect()
     }
 }
 
@@ -86,11 +105,43 @@ fn read(
         )));
     }
     // An exporter may run Python code, or wait for another thread that does.
-    let batches = py.detach(|| reader.collect::<Result<Vec<_>, ArrowError>>());
+    let batches = py.detach(|| {
+        let batches = reader.map(|batch| with_one_nan(batch?));
+        batches.collect::<Result<Vec<_>, ArrowError>>()
+    });
     let batches = batches.map_err(|error| {
         OperationalError::new_err(format!("{name}: {kind} failed while it was read: {error}"))
     })?;
     Ok((schema, batches))
+}
+
+/// Makes a table whose last column numbers the rows.
+fn with_row_numbers(
+    schema: &SchemaRef,
+    batches: Vec<RecordBatch>,
+) -> datafusion::common::Result<Frame> {
+    let mut name = "__row".to_string();
+    while schema.field_with_name(&name).is_ok() {
+        name.push('_');
+    }
+    let number = Arc::new(Field::new(&name, DataType::UInt64, false));
+    let fields: Fields = schema.fields().iter().cloned().chain([number]).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let mut first = 0;
+    let batches = batches.into_iter().map(|batch| {
+        let end = first + batch.num_rows() as u64;
+        let mut columns = batch.columns().to_vec();
+        columns.push(Arc::new(UInt64Array::from_iter_values(first..end)));
+        first = end;
+        RecordBatch::try_new(Arc::clone(&schema), columns)
+    });
+    let batches = batches.collect::<Result<Vec<_>, ArrowError>>()?;
+    let table = MemTable::try_new(Arc::clone(&schema), vec![batches])?;
+    let order = vec![ident(&name).sort(true, false)];
+    Ok(Frame {
+        table: Arc::new(table.with_sort_order(vec![order])),
+        row_number: Some(name),
+    })
 }
 
 /// Whether a frame of polars has a column of Python objects, of which it would export the addresses as values.

@@ -11,9 +11,11 @@
 )]
 
 mod adbc;
+mod canonical_nans;
 mod errors;
 mod frame;
 mod lent;
+mod ordered_categories;
 mod params;
 mod placeholders;
 mod progress;

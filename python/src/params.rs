@@ -72,7 +72,10 @@ fn scalar(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
         });
     }
     if value.is_instance_of::<PyFloat>() {
-        return Ok(ScalarValue::Float64(Some(value.extract()?)));
+        let float: f64 = value.extract()?;
+        // One NaN of all, as in frames.
+        let float = if float.is_nan() { f64::NAN } else { float };
+        return Ok(ScalarValue::Float64(Some(float)));
     }
     if value.is_instance_of::<PyString>() {
         return Ok(ScalarValue::Utf8(Some(value.extract()?)));

@@ -2,6 +2,8 @@
 //! interpreter's lock, until they are done or the main thread gets a signal.
 
 use std::future::Future;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use datafusion::error::Result;
@@ -9,7 +11,6 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
 
 use crate::errors::{OperationalError, from_datafusion};
 
@@ -26,6 +27,10 @@ fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
     let (runtime, process) = RUNTIME.get_or_try_init(py, || {
         let mut builder = Builder::new_multi_thread();
         builder.enable_time().thread_name("datafusion_rmq");
+        // A query has a partition for each core by default, and some operators hold a worker for long. One more plans
+        // and stops queries meanwhile, and looks for these before it goes on with others.
+        let cores = available_parallelism().map_or(1, usize::from);
+        builder.worker_threads(cores + 1).global_queue_interval(1);
         let runtime = builder.thread_stack_size(STACK_BYTES).build()?;
         PyResult::Ok((runtime, std::process::id()))
     })?;
@@ -61,19 +66,23 @@ pub fn run_watched<T: Send + 'static>(
     mut look: impl FnMut() -> PyResult<()>,
 ) -> PyResult<T> {
     let runtime = runtime(py)?;
-    let mut task = runtime.spawn(future);
+    // Dropped when the task ends. Its receiver waits without the runtime, whose workers may all be busy.
+    let (running, mut ended) = mpsc::channel::<()>();
+    let task = runtime.spawn(async move {
+        let _running = running;
+        future.await
+    });
     loop {
-        let waited = py.detach(|| runtime.block_on(async { timeout(INTERVAL, &mut task).await }));
-        match waited {
-            Ok(Ok(result)) => return result.map_err(from_datafusion),
-            Ok(Err(failed)) => {
-                let text = format!("a query ended unexpectedly: {failed}");
-                return Err(OperationalError::new_err(text));
-            }
-            Err(_) => {
-                let go_on = py.check_signals().and_then(|()| look());
-                go_on.inspect_err(|_| task.abort())?;
-            }
+        let waiting = &mut ended;
+        let waited = py.detach(move || waiting.recv_timeout(INTERVAL));
+        if waited == Err(RecvTimeoutError::Timeout) {
+            let go_on = py.check_signals().and_then(|()| look());
+            go_on.inspect_err(|_| task.abort())?;
+            continue;
         }
+        let done = py.detach(|| runtime.block_on(task));
+        let failed =
+            |failed| OperationalError::new_err(format!("a query ended unexpectedly: {failed}"));
+        return done.map_err(failed)?.map_err(from_datafusion);
     }
 }

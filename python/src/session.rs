@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Result, TableReference};
 use datafusion::datasource::file_format::options::{
@@ -98,13 +99,15 @@ impl Session {
 
     /// The columns of a registered table.
     fn columns(&self, py: Python<'_>, name: String) -> PyResult<Vec<String>> {
-        let shared = Arc::clone(&self.shared);
-        let table = run(py, async move {
-            let _shared = shared.names.read().await;
-            shared.ctx.table_provider(TableReference::bare(name)).await
-        })?;
-        let schema = table.schema();
+        let schema = self.schema(py, name)?;
         Ok(schema.fields().iter().map(|f| f.name().clone()).collect())
+    }
+
+    /// The Arrow types of these columns.
+    fn types(&self, py: Python<'_>, name: String) -> PyResult<Vec<String>> {
+        let schema = self.schema(py, name)?;
+        let types = schema.fields().iter().map(|f| f.data_type().to_string());
+        Ok(types.collect())
     }
 
     /// The names of the registered tables, sorted.
@@ -169,6 +172,15 @@ impl Session {
 }
 
 impl Session {
+    fn schema(&self, py: Python<'_>, name: String) -> PyResult<SchemaRef> {
+        let shared = Arc::clone(&self.shared);
+        let table = run(py, async move {
+            let _shared = shared.names.read().await;
+            shared.ctx.table_provider(TableReference::bare(name)).await
+        })?;
+        Ok(table.schema())
+    }
+
     fn replace(&self, py: Python<'_>, name: String, table: Arc<dyn TableProvider>) -> PyResult<()> {
         let shared = Arc::clone(&self.shared);
         run(py, async move { shared.replace(name, table).await })

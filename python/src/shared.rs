@@ -7,14 +7,17 @@ use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, Result, TableReference, plan_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::{RmqOptions, prepare_statement};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
+use crate::ordered_categories::OrderedCategories;
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
 };
@@ -83,7 +86,15 @@ impl Shared {
                 None => config.options_mut().set(&name, &value)?,
             }
         }
-        let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
+        let mut analyzer = Analyzer::default();
+        analyzer.rules.insert(0, Arc::new(OrderedCategories));
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime.build_arc()?)
+            .with_analyzer_rules(analyzer.rules)
+            .with_default_features()
+            .build();
+        let ctx = SessionContext::new_with_state(state);
         datafusion_rmq::register(&ctx);
         // In the order of their names, since a cache has a time to live only where it has a limit.
         for (name, value) in settings {

@@ -24,7 +24,7 @@ def rows(result):
 
 
 @pytest.mark.parametrize("closed", ["both", "left", "right", "none"])
-@pytest.mark.parametrize("window", [(-3, 0), (None, -1), (-1, None), (5, 1), (-2.5, 0.5)])
+@pytest.mark.parametrize("window", [(-3, 0), (None, -1), (-1, None), (1, 5), (-2.5, 0.5)])
 def test_window_join(closed, window):
     joined = rmq.window_join(
         TRADES,
@@ -68,7 +68,7 @@ def test_window_join_prevailing_and_names():
     assert joined.columns == ["id", 'the "sym"', "At", "It's \"low\""]
     assert {row[0]: row[3] for row in joined.fetchall()} == {1: 1.25, 2: None, 3: None, 4: None}
     explained = joined.explain()
-    assert explained.startswith("SELECT * FROM range_join(") and "RangeJoinExec" in explained
+    assert 'FROM range_join(' in explained and "RangeJoinExec" in explained
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_overlap_join(how, closed):
         ({"on": "nothing"}, ValueError, "left has no column 'nothing'; it has id, sym, ts"),
         ({"on": ("ts", "at")}, ValueError, "right has no column 'at'"),
         ({"by": "id"}, ValueError, "right has no column 'id'"),
-        ({"by": 5}, TypeError, "int"),
+        ({"by": 5}, TypeError, "by=5"),
         ({"window": (None, None)}, ValueError, "window="),
         ({"window": "2s"}, TypeError, "window='2s'"),
         ({"window": ("2 parsecs", 0)}, ValueError, "offset '2 parsecs'"),

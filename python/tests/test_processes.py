@@ -118,6 +118,51 @@ def test_ctrl_c(ask):
     assert out.splitlines() == ["interrupted", "[(1,)]", "idle"]
 
 
+BIG = "CREATE TABLE big AS SELECT value AS x, value % 7 AS k FROM generate_series(1, 60000)"
+NUMBERS = "generate_series(1, 100000000000) AS t(x)"
+# Queries of hours: some operators hold a worker for long, others yield often.
+LONG = {
+    "cross join": "SELECT count(*) FROM big a, big b, big c WHERE a.x + b.x + c.x = -1",
+    "nested-loop join": "SELECT count(*) FROM big a JOIN big b ON a.x * b.x % 1000003 = -1 JOIN big c ON b.x * c.x % 1000003 = -1",
+    "range join": """SELECT sum(n) FROM (SELECT a.x, sum(length(concat(b.k, a.x))) AS n FROM big a
+                     LEFT JOIN big b ON b.x BETWEEN a.x - 50000 AND a.x GROUP BY a.x)""",
+    "sort": f"SELECT x FROM {NUMBERS} ORDER BY x % 1000003 LIMIT 5",
+    "grouping": f"SELECT x % 1000, count(*) FROM {NUMBERS} GROUP BY 1",
+    "window": f"SELECT max(s) FROM (SELECT sum(x) OVER (PARTITION BY x % 3 ORDER BY x) AS s FROM {NUMBERS})",
+    "recursion": "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM r WHERE x < 1000000000) SELECT count(*) FROM r",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_ctrl_c_is_heard_within_a_second(kind):
+    child = script(f"""
+        import os
+        import datafusion_rmq as rmq
+        con = rmq.connect()
+        con.sql({BIG!r})
+        q = con.sql({LONG[kind]!r})
+        print("started", flush=True)
+        try:
+            q.fetchall()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        # One worker is free for this, even if the others are still at a batch.
+        print(con.sql("SELECT 1").fetchall(), flush=True)
+        os._exit(0)
+        """)
+    assert child.stdout.readline() == "started\n"
+    time.sleep(1)
+    sent = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    killer = threading.Timer(60, child.kill)
+    killer.start()
+    assert child.stdout.readline() == "interrupted\n"
+    assert time.monotonic() - sent < 1
+    out, _ = child.communicate()
+    killer.cancel()
+    assert out == "[(1,)]\n" and time.monotonic() - sent < 10
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_use_after_fork_is_an_error():
     child = script("""

@@ -140,7 +140,7 @@ impl KeyBoundUdf {
     }
 
     /// Converts one bound, to a key in these limits.
-    fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
+    pub(super) fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
         if let Some(opposite) = self.opposite {
             let is_key = |offset| {
                 let end = bound.checked_add(offset);
@@ -244,7 +244,7 @@ pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
 }
 
 /// The integers in which values are stored.
-fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
+pub(super) fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
     let values = match values.data_type() {
         DataType::Dictionary(_, value) => cast(values, value)?,
         _ => ArrayRef::clone(values),
@@ -271,7 +271,7 @@ fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
 }
 
 /// Values of a type from the integers in which they are stored, which are within its limits.
-fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> {
+pub(super) fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> {
     macro_rules! narrowed {
         ($array:ty) => {{
             let narrow = |v: &Option<i128>| v.map(|v| v.try_into()).transpose();

@@ -4,6 +4,7 @@
 pub(crate) mod abs;
 pub(crate) mod arg_extreme;
 pub(crate) mod decimal_average;
+pub(crate) mod distance;
 pub(crate) mod first_last;
 pub(crate) mod float_bound;
 pub(crate) mod frame_udf;
@@ -17,4 +18,6 @@ pub(crate) mod order_key;
 pub(crate) mod parts;
 pub(crate) mod range_calls;
 pub(crate) mod range_udf;
+pub(crate) mod shifted_bound;
+mod ticks;
 pub(crate) mod total_order;

@@ -6,6 +6,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};
 
 use crate::common::range_function::RangeFunction;
 use crate::expr::decimal_average::DecimalAverageUdf;
+use crate::expr::distance::DistanceUdf;
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::interval_product::IntervalProductUdf;
@@ -13,6 +14,7 @@ use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::late_error::{FallibleUdf, RaiseUdf};
 use crate::expr::nullable::NullableUdf;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use crate::expr::shifted_bound::{ShiftedBoundUdf, ZonedSumUdf};
 use crate::expr::total_order::TotalOrderUdaf;
 use rmq_engine::{Comparison, Extreme};
 
@@ -24,6 +26,9 @@ pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
         ScalarUDF::from(RaiseUdf::new()),
+        ScalarUDF::from(DistanceUdf::new()),
+        ScalarUDF::from(ShiftedBoundUdf::new()),
+        ScalarUDF::from(ZonedSumUdf::new()),
     ];
     let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
     (scalars, extremes.map(AggregateUDF::from).to_vec())

@@ -1,7 +1,7 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`] and [`NullableSubqueries`],
-//!    analyzer rules.
+//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`], [`NullableSubqueries`] and
+//!    [`OrderByDistances`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
@@ -43,6 +43,7 @@ pub use logical::memberships_without_join::ExistsToCounts;
 pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::no_later_row::LaterRowsToLastKeys;
 pub use logical::nullable_subquery::NullableSubqueries;
+pub use logical::order_by_distance::OrderByDistances;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;

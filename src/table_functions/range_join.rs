@@ -12,6 +12,7 @@
 //! fragment, and then planned as part of a query. `optimizer::logical::table_function` makes the range join of the
 //! planned parts.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -168,8 +169,14 @@ impl Call<'_> {
 
         let probe = self.relation(table).map_err(at(&at_table))?;
         let build = self.relation(searched).map_err(at(&at_searched))?;
+        let mut searched_names: HashMap<&str, Vec<Option<&TableReference>>> = HashMap::new();
+        for (relation, field) in build.schema().iter() {
+            let relations = searched_names.entry(field.name()).or_default();
+            relations.push(relation);
+        }
         let of_both = |column: &Column| {
-            build.schema().has_column(column) || is_named_alike(column, build.schema())
+            let relations = searched_names.get(column.name.as_str());
+            relations.is_some_and(|relations| is_named_alike(column, relations))
         };
         if let Some(column) = probe.schema().columns().iter().find(|c| of_both(c)) {
             let (name, other) = match &column.relation {
@@ -222,7 +229,11 @@ impl Call<'_> {
     /// Plans a table, a view, or any other table factor of FROM.
     fn relation(&self, text: &str) -> Result<LogicalPlan> {
         let relation = self.parse(text, |p| p.parse_table_factor())?;
-        let plan = self.query(&format!("SELECT * FROM {text}\n"));
+        let plan = match relation {
+            // Columns of USING are in the result once.
+            TableFactor::NestedJoin { .. } => self.query(&format!("SELECT * FROM {text}\n")),
+            _ => self.from_clause(&format!("{text}\n")),
+        };
         if let (
             Err(_),
             TableFactor::Table {
@@ -290,12 +301,8 @@ impl Call<'_> {
         let Arguments {
             table, searched, ..
         } = self.arguments;
-        let sql = format!("SELECT * FROM {table}\n JOIN {searched}\n ON {text}\n");
-        let plan = self.query(&sql)?;
-        let LogicalPlan::Projection(projection) = &plan else {
-            return plan_err!("'{text}' is no condition between two tables");
-        };
-        let LogicalPlan::Join(join) = projection.input.as_ref() else {
+        let plan = self.from_clause(&format!("{table}\n JOIN {searched}\n ON {text}\n"))?;
+        let LogicalPlan::Join(join) = plan else {
             return plan_err!("'{text}' is no condition between two tables");
         };
         let pairs = join.on.iter().cloned().map(|(a, b)| a.eq(b));
@@ -307,6 +314,14 @@ impl Call<'_> {
             join.right.as_ref().clone(),
             condition,
         ))
+    }
+
+    /// Plans what a FROM has. A list of its columns would take DataFusion a time that grows with their square.
+    fn from_clause(&self, text: &str) -> Result<LogicalPlan> {
+        match self.query(&format!("SELECT true FROM {text}"))? {
+            LogicalPlan::Projection(projection) => Ok(Arc::unwrap_or_clone(projection.input)),
+            other => plan_err!("'{text}' is no table: {other}"),
+        }
     }
 
     /// Plans the aggregates over all rows of the build side.
@@ -367,17 +382,14 @@ fn poll_for_a_second<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Whether a column has the table and name of a column in the schema, where one of the two does not name the table's
-/// schema.
-fn is_named_alike(column: &Column, schema: &DFSchema) -> bool {
+/// Whether a column may be one of the same name of these tables, of which one does not name the schema.
+fn is_named_alike(column: &Column, tables: &[Option<&TableReference>]) -> bool {
     let Some(table) = &column.relation else {
-        return false;
+        return true;
     };
-    schema.iter().any(|(relation, field)| {
-        let alike = |other: &TableReference| {
-            other.table() == table.table() && (other.schema().is_none() || table.schema().is_none())
-        };
-        field.name() == &column.name && relation.is_some_and(alike)
+    tables.iter().flatten().any(|other| {
+        let is_open = other.schema().is_none() || table.schema().is_none();
+        other.resolved_eq(table) || is_open && other.table() == table.table()
     })
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::errors::{block_on, error, from_datafusion, not_implemented};
 use super::ingest::{Target, ingest};
 use super::options::{text, unknown};
+use crate::canonical_nans::with_one_nan;
 use crate::progress::RunningPlan;
 use crate::running::{Cancelled, Running, unless_cancelled};
 use crate::shared::Shared;
@@ -126,13 +127,16 @@ async fn begin(
 
 impl Statement for RmqStatement {
     fn bind(&mut self, batch: RecordBatch) -> Result<()> {
+        let batch = with_one_nan(batch);
+        let batch = batch.map_err(|failed| error(Status::InvalidData, failed.to_string()))?;
         self.bound = Some((batch.schema(), vec![batch]));
         Ok(())
     }
 
     fn bind_stream(&mut self, reader: Box<dyn RecordBatchReader + Send>) -> Result<()> {
         let schema = reader.schema();
-        let batches = reader.collect::<std::result::Result<Vec<_>, _>>();
+        let batches = reader.map(|batch| with_one_nan(batch?));
+        let batches = batches.collect::<std::result::Result<Vec<_>, _>>();
         let batches = batches.map_err(|failed| error(Status::InvalidData, failed.to_string()))?;
         self.bound = Some((schema, batches));
         Ok(())

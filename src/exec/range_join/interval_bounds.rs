@@ -3,15 +3,20 @@
 //! Arrow adds an interval to a timestamp in the calendar, because an interval may have months and days; that takes
 //! about 60 ns per row. An interval without months and days is a duration, and adding a duration is an integer
 //! addition.
+//!
+//! Days and months stay in the calendar. In a time zone a sum may be a time that the clocks leave out or show twice,
+//! which is an error of Arrow: the bound is then another one, `ZonedSumUdf` says which.
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema, TimeUnit};
+use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, ScalarValue};
-use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
+
+use crate::expr::shifted_bound::ZonedSumUdf;
 
 /// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same.
 /// `schema` is the input of the expression.
@@ -19,8 +24,8 @@ pub(crate) fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result
     let rewritten = Arc::clone(bound).transform_up(|expression| {
         let rewritten = expression
             .downcast_ref::<BinaryExpr>()
-            .and_then(|sum| with_duration(sum, schema));
-        Ok(match rewritten {
+            .map(|sum| with_duration_or_zone(sum, schema));
+        Ok(match rewritten.transpose()?.flatten() {
             Some(sum) => Transformed::yes(sum),
             None => Transformed::no(expression),
         })
@@ -28,21 +33,50 @@ pub(crate) fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result
     rewritten.data()
 }
 
-/// The sum with a duration in place of its interval; `None` if it is no such sum.
-fn with_duration(sum: &BinaryExpr, schema: &Schema) -> Option<PhysicalExprRef> {
+/// The sum that is as good; `None` if it is no sum of a timestamp and an interval, or has to stay.
+fn with_duration_or_zone(sum: &BinaryExpr, schema: &Schema) -> Result<Option<PhysicalExprRef>> {
     if !matches!(sum.op(), Operator::Plus | Operator::Minus) {
-        return None;
+        return Ok(None);
     }
-    let DataType::Timestamp(unit, _) = sum.left().data_type(schema).ok()? else {
-        return None;
+    let DataType::Timestamp(unit, zone) = sum.left().data_type(schema)? else {
+        return Ok(None);
     };
-    let interval = sum.right().downcast_ref::<Literal>()?;
-    let ScalarValue::IntervalMonthDayNano(Some(interval)) = interval.value() else {
-        return None;
+    let interval = sum.right().downcast_ref::<Literal>().map(Literal::value);
+    let Some(ScalarValue::IntervalMonthDayNano(Some(interval))) = interval else {
+        return Ok(None);
     };
-    if interval.months != 0 || interval.days != 0 {
-        return None;
+    if (interval.months, interval.days) == (0, 0) {
+        return Ok(with_duration(sum, unit, *interval));
     }
+    let interval = match sum.op() {
+        Operator::Minus => opposite(*interval),
+        _ => Some(*interval),
+    };
+    let Some(interval) = interval.filter(|_| zone.is_some()) else {
+        return Ok(None);
+    };
+    let function = Arc::new(ScalarUDF::from(ZonedSumUdf::new()));
+    let interval = ScalarValue::IntervalMonthDayNano(Some(interval));
+    let operands: Vec<PhysicalExprRef> =
+        vec![Arc::clone(sum.left()), Arc::new(Literal::new(interval))];
+    let sum = ScalarFunctionExpr::try_new(function, operands, schema, Arc::default())?;
+    Ok(Some(Arc::new(sum)))
+}
+
+fn opposite(interval: IntervalMonthDayNano) -> Option<IntervalMonthDayNano> {
+    Some(IntervalMonthDayNano::new(
+        interval.months.checked_neg()?,
+        interval.days.checked_neg()?,
+        interval.nanoseconds.checked_neg()?,
+    ))
+}
+
+/// The sum with a duration in place of its interval; `None` if the unit has none.
+fn with_duration(
+    sum: &BinaryExpr,
+    unit: TimeUnit,
+    interval: IntervalMonthDayNano,
+) -> Option<PhysicalExprRef> {
     let units = |nanos: i64| {
         let whole = interval.nanoseconds % nanos == 0;
         whole.then_some(Some(interval.nanoseconds / nanos))
@@ -64,7 +98,6 @@ fn with_duration(sum: &BinaryExpr, schema: &Schema) -> Option<PhysicalExprRef> {
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, RecordBatch, TimestampMillisecondArray};
-    use arrow::datatypes::IntervalMonthDayNano;
     use datafusion::physical_expr::expressions::Column;
 
     use super::*;
@@ -78,13 +111,14 @@ mod tests {
                 Arc::new(times.clone().with_timezone_opt(zone.map(Arc::<str>::from)));
             let batch = RecordBatch::try_from_iter([("ts", times)]).unwrap();
             let column: PhysicalExprRef = Arc::new(Column::new("ts", 0));
-            // Intervals with months, days or fractions of a millisecond are not rewritten.
+            // Intervals with fractions of a millisecond stay, and without a zone those with months and days.
+            let has_zone = zone.is_some();
             let intervals = [
                 (0, 0, 1_000_000, true),
                 (0, 0, -86_400_000_000_000, true),
                 (0, 0, 500_000, false),
-                (0, 1, 0, false),
-                (1, 0, 1_000_000, false),
+                (0, 1, 0, has_zone),
+                (1, 0, 1_000_000, has_zone),
             ];
             for (months, days, nanos, is_rewritten) in intervals {
                 for op in [Operator::Plus, Operator::Minus] {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Among the rows in the order of the key, the distance grows from the point on in both directions: never where
-//! integers wrap around or the point is infinite, which `grows` tells for each row.
+//! integers wrap around, as those of a CASE do, or the point is infinite, which `grows` tells for each row. `abs` in
+//! ORDER BY is a `DistanceUdf` by then, which does not wrap around.
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -17,6 +18,7 @@ use datafusion::logical_expr::expr::{BinaryExpr, Case, ScalarFunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator, SortExpr, binary_expr, lit};
 
 use crate::expr::abs::AbsUdf;
+use crate::expr::distance::DistanceUdf;
 use crate::optimizer::logical::condition_parts::is_of;
 
 /// A distance of a key of the build side from a point of the probe side.
@@ -28,6 +30,8 @@ pub(crate) struct KeyDistance {
     pub(crate) by: Expr,
     /// Whether it is rounded to seconds, and not always to the nearest ones.
     is_rounded: bool,
+    /// Whether it never wraps around.
+    is_exact: bool,
 }
 
 impl KeyDistance {
@@ -40,6 +44,7 @@ impl KeyDistance {
             of: (a, b),
             is_rounded,
             is_absolute,
+            is_exact,
         }) = absolute_difference(&order.expr)
         else {
             return Ok(None);
@@ -57,6 +62,7 @@ impl KeyDistance {
             DataType::Timestamp(..) | DataType::Date32 => true,
             // Otherwise the distance of two zeros is one of either sign.
             number if number.is_floating() => is_absolute,
+            number if is_exact => number.is_integer(),
             number => number.is_signed_integer(),
         };
         if !has_distance || key_type != point.get_type(probe)? {
@@ -67,6 +73,7 @@ impl KeyDistance {
             point: point.clone(),
             by: order.expr.clone(),
             is_rounded,
+            is_exact: is_exact && !key_type.is_floating(),
         }))
     }
 
@@ -87,7 +94,9 @@ impl KeyDistance {
         let minus = |a: &Expr, b: &Expr| binary_expr(a.clone(), Operator::Minus, b.clone());
         let key_type = key.get_type(build)?;
         let zero = || ScalarValue::new_zero(&key_type).map(lit);
-        let grows = if key_type.is_signed_integer() {
+        let grows = if self.is_exact {
+            None
+        } else if key_type.is_signed_integer() {
             // A difference that wraps around has the wrong sign.
             let is_below = minus(key, point).lt_eq(zero()?);
             let is_above = minus(point, key).gt_eq(zero()?);
@@ -115,6 +124,8 @@ struct Difference<'a> {
     is_rounded: bool,
     /// Whether it is never below zero, also where both operands are zeros.
     is_absolute: bool,
+    /// Whether it never wraps around.
+    is_exact: bool,
 }
 
 /// The difference whose absolute value, or what grows with it, an expression is.
@@ -128,6 +139,12 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
             [of] if func.inner().is::<AbsUdf>() => Some(Difference {
                 is_absolute: true,
                 ..Difference::from_expr(of)?
+            }),
+            [a, b] if func.inner().is::<DistanceUdf>() => Some(Difference {
+                of: (a, b),
+                is_rounded: false,
+                is_absolute: true,
+                is_exact: true,
             }),
             [a, b] if *func == core::greatest() => Difference::from_expr(a)?.or_opposite(b),
             _ => None,
@@ -185,6 +202,7 @@ impl<'a> Difference<'a> {
                 of: (left, right),
                 is_rounded: false,
                 is_absolute: false,
+                is_exact: false,
             }),
             _ => None,
         }

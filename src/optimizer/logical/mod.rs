@@ -4,9 +4,10 @@
 //! (`mark_join`; `why_no_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
-//! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans. A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows
-//! become range joins by a physical rule.
+//! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing.
+//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan that does
+//! not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a
+//! physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -48,6 +49,7 @@ pub(crate) mod nullable_subquery;
 pub(crate) mod open_ends;
 pub(crate) mod operand;
 pub(crate) mod order_by;
+pub(crate) mod order_by_distance;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;

@@ -1,0 +1,76 @@
+"""Tables of other libraries: what must be known of them before they are read by the Arrow C data interface."""
+
+import json
+import sys
+from typing import Any
+
+from datafusion_rmq._native import Frame
+
+__all__ = ["read_frame", "unnamed_levels"]
+
+
+def read_frame(name: str, data: Any, *, index: bool = True, numbered: bool = False) -> Frame:
+    """Reads a table, which errors call `name`. With `index`, its schema says which columns are an index of pandas; with
+    `numbered` it has a column that numbers the rows."""
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
+    for library in (pandas, polars):
+        if library is not None and isinstance(data, library.Series) and "Struct" not in str(data.dtype):
+            raise TypeError(f"{name}: a Series of {library.__name__} is one column, not a table; use to_frame()")
+    if polars is not None and isinstance(data, polars.DataFrame):
+        for column, kind in data.schema.items():
+            if kind == polars.Null:
+                raise TypeError(f"{name}: column {column!r} has the polars type Null, which polars does not export; cast it")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        for column, kind in data.dtypes.items():
+            if kind.kind == "c":
+                raise TypeError(f"{name}: column {column!r} has complex numbers, for which Arrow has no type; use two columns")
+        data = _with_index(data, index)
+    return Frame(name, data, numbered)
+
+
+def unnamed_levels(data: Any) -> dict[str, str]:
+    """The names that `read_frame` gives to levels of pandas' index that have none of their own, by those of pyarrow."""
+    index: Any = getattr(data, "index", None)
+    if not hasattr(index, "nlevels") or _only_counts(index):
+        return {}
+    taken = {*map(str, data.columns), *(str(name) for name in index.names if name is not None)}
+    names: dict[str, str] = {}
+    for level, known in enumerate(index.names):
+        if known is not None and str(known) not in map(str, data.columns):
+            continue
+        # As `reset_index` calls it.
+        name = "index" if index.nlevels == 1 and "index" not in taken else f"level_{level}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names[f"__index_level_{level}__"] = name
+    return names
+
+
+def _only_counts(index: Any) -> bool:
+    """Whether an index of pandas is the position of each row, and has no name."""
+    return type(index).__name__ == "RangeIndex" and (index.start, index.step, index.name) == (0, 1, None)
+
+
+def _with_index(data: Any, index: bool) -> Any:
+    """A frame of pandas whose index, unless it only counts the rows, is among its columns under a name of its own.
+
+    pandas exports what it calls `__index_level_0__` for one without a name, and leaves out one of equal steps. The
+    schema says which columns are the index, so `to_pandas` makes them one again.
+    """
+    if not all(isinstance(column, str) for column in data.columns):
+        # Else the schema says that all names of columns are numbers, for example, also those that a query adds.
+        data = data.set_axis([str(column) for column in data.columns], axis=1)
+    if _only_counts(data.index):
+        return data
+    import pyarrow
+
+    names = unnamed_levels(data)
+    table = pyarrow.Table.from_pandas(data, preserve_index=True)
+    known = table.schema.metadata
+    metadata = json.loads(known[b"pandas"])
+    metadata["index_columns"] = [names.get(column, column) for column in metadata["index_columns"]] if index else []
+    for column in metadata["columns"]:
+        column["field_name"] = names.get(column["field_name"], column["field_name"])
+    table = table.rename_columns([names.get(column, column) for column in table.column_names])
+    return table.replace_schema_metadata({**known, b"pandas": json.dumps(metadata)})

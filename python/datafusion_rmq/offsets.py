@@ -1,0 +1,186 @@
+"""Offsets of range keys: numbers and durations, as SQL that is added to a column."""
+
+import datetime
+import math
+import numbers
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
+
+from datafusion_rmq.sides import NUMBERS, TIMES, Side, Sides, dictionary_values, kind_of, literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Key", "Offset", "Shift", "compared", "offset_of", "tolerance_of", "window_of"]
+
+Offset: TypeAlias = "str | SupportsFloat | datetime.timedelta | np.timedelta64 | None"
+
+_DURATION = re.compile(r"([+-]?)((?:\d+ ?(?:ns|us|µs|ms|s|m|min|h|H|d|D|w|W|mo|q|y) ?)+)")
+_DURATION_PART = re.compile(r"(\d+) ?(ns|us|µs|ms|min|mo|s|m|h|H|d|D|w|W|q|y)")
+# Units of polars and of pandas: SQL's name, and how many of its units. SQL counts days and longer ones in the calendar.
+_UNITS = {
+    "ns": ("nanoseconds", 1),
+    "us": ("microseconds", 1),
+    "µs": ("microseconds", 1),
+    "ms": ("milliseconds", 1),
+    "s": ("seconds", 1),
+    "m": ("minutes", 1),
+    "min": ("minutes", 1),
+    "h": ("hours", 1),
+    "H": ("hours", 1),
+    "d": ("days", 1),
+    "D": ("days", 1),
+    "w": ("weeks", 1),
+    "W": ("weeks", 1),
+    "mo": ("months", 1),
+    "q": ("months", 3),
+    "y": ("years", 1),
+}
+_TIMEDELTA64 = re.compile(r"m8\[(\d*)(\w+)\]")
+# Units of timedelta64 that are spelled otherwise, or are lengths.
+_UNITS64 = {**_UNITS, "D": ("hours", 24), "W": ("hours", 168), "M": ("months", 1), "Y": ("years", 1)}
+_SECOND = 10**9
+# The shortest and the longest of each unit in nanoseconds: days have 23 to 25 hours where clocks change.
+_LENGTHS = {
+    "nanoseconds": (1, 1),
+    "microseconds": (1000, 1000),
+    "milliseconds": (10**6, 10**6),
+    "seconds": (_SECOND, _SECOND),
+    "minutes": (60 * _SECOND, 60 * _SECOND),
+    "hours": (3600 * _SECOND, 3600 * _SECOND),
+    "days": (23 * 3600 * _SECOND, 25 * 3600 * _SECOND),
+    "weeks": (167 * 3600 * _SECOND, 169 * 3600 * _SECOND),
+    "months": (671 * 3600 * _SECOND, 745 * 3600 * _SECOND),
+    "years": (8759 * 3600 * _SECOND, 8785 * 3600 * _SECOND),
+}
+
+
+@dataclass(frozen=True)
+class Shift:
+    """An offset that is known to fit its columns: a number, or a duration as counts of SQL's units."""
+
+    number: "int | float | None"
+    parts: tuple[tuple[int, str], ...] = ()
+
+    def added_to(self, column: str) -> str:
+        """The sum as SQL."""
+        if self.number is None:
+            return f"{column} + {self.interval()}"
+        if self.number == 0:
+            return column
+        return f"{column} + {self.number!r}" if self.number > 0 else f"{column} - {-self.number!r}"
+
+    def interval(self) -> str:
+        """A duration as SQL."""
+        return f"INTERVAL '{' '.join(f'{count} {unit}' for count, unit in self.parts)}'"
+
+    def fits_64_bits(self) -> bool:
+        """Whether it is a duration, or an integer of 64 bits."""
+        return self.number is None or isinstance(self.number, int) and abs(self.number) < 1 << 63
+
+    def rounded(self, up: bool) -> "Shift":
+        """The next whole number, for columns of integers."""
+        return self if self.number is None else Shift(math.ceil(self.number) if up else math.floor(self.number))
+
+    def least_and_most(self) -> "tuple[int | float, int | float]":
+        """The bounds of its length, in nanoseconds where it is a duration."""
+        if self.number is not None:
+            return self.number, self.number
+        bounds = [sorted(count * length for length in _LENGTHS[unit]) for count, unit in self.parts]
+        return sum(low for low, _ in bounds), sum(high for _, high in bounds)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A range key as SQL, and its Arrow type, if that is known."""
+
+    sql: str
+    type: str | None
+
+    @classmethod
+    def of(cls, side: Side, name: str) -> "Key":
+        arrow_type = side.type(name)
+        return cls(side.column(name), dictionary_values(arrow_type) or arrow_type)
+
+
+def compared(key: Key, operator: str, bound: Key, shift: Shift) -> str:
+    """The comparison of a range key with a bound plus an offset, as SQL."""
+    kinds = {kind_of(one.type or "") for one in (key, bound)}
+    has_bound = len(kinds) == 1 and kinds <= (TIMES if shift.number is None else {"integer"})
+    offset = repr(shift.number) if shift.number is not None else shift.interval()
+    # Unlike a sum it does not overflow, nor pass midnight.
+    if has_bound and key.type and shift.fits_64_bits():
+        return f"{key.sql} {operator[0]}= rmq_bound('{operator}', {bound.sql}, {offset}, {literal(key.type)})"
+    return f"{key.sql} {operator} {shift.added_to(bound.sql)}"
+
+
+def window_of(window: Any, sides: Sides, keys: tuple[str, str]) -> "tuple[Shift | None, Shift | None]":
+    """The ends of a window around the left side's range key."""
+    if not isinstance(window, tuple) or len(window) != 2:
+        raise TypeError(f"window={window!r}: a pair of offsets is needed, such as ('-2s', '0s')")
+    if window == (None, None):
+        raise ValueError("window=(None, None): one end at least is needed")
+    low, high = (None if end is None else offset_of(f"window={window!r}", end, sides, keys) for end in window)
+    if low is not None and high is not None and low.least_and_most()[0] > high.least_and_most()[1]:
+        raise ValueError(f"window={window!r}: it ends before it begins; the earlier end comes first")
+    return low, high
+
+
+def tolerance_of(tolerance: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
+    shift = offset_of(f"tolerance={tolerance!r}", tolerance, sides, keys)
+    if shift.least_and_most()[1] < 0:
+        raise ValueError(f"tolerance={tolerance!r}: it is negative")
+    return shift.rounded(up=False) if sides.has_whole(keys) else shift
+
+
+def offset_of(argument: str, given: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
+    """An offset that is added to a range key. Errors begin with `argument`."""
+    shift = _parsed(argument, given)
+    # A number that is added to a date is one of days.
+    fitting = TIMES if shift.number is None else NUMBERS | {"date"}
+    for side, key in zip((sides.left, sides.right), keys):
+        kind = side.kind(key)
+        if shift.number == 0 or kind in fitting | {"null", "other"}:
+            continue
+        found = f"{argument}: {key!r} of {side.argument} is {side.type(key)}"
+        if kind in TIMES:
+            raise TypeError(f"{found}, and offset {given!r} is a number; a duration is needed, such as '5s' or '1d'")
+        if kind in NUMBERS:
+            raise TypeError(f"{found}, and offset {given!r} is a duration; a number is needed")
+        raise TypeError(f"{found}, to which no offset can be added")
+    return shift
+
+
+def _parsed(argument: str, given: Any) -> Shift:
+    if getattr(getattr(given, "dtype", None), "kind", None) == "m":
+        return _timedelta64(argument, given)
+    if isinstance(given, datetime.timedelta):
+        microseconds = (given.days * 86_400 + given.seconds) * 1_000_000 + given.microseconds
+        # pandas' Timedelta has them.
+        nanoseconds = getattr(given, "nanoseconds", 0)
+        parts = [(microseconds, "microseconds"), (nanoseconds, "nanoseconds")]
+        return Shift(None, tuple(part for part in parts if part[0] or part[1] == "microseconds"))
+    if isinstance(given, numbers.Real) and not isinstance(given, bool):
+        # NumPy's become Python's, which are written as SQL's.
+        number = int(given) if isinstance(given, numbers.Integral) else float(given)
+        if not math.isfinite(number):
+            raise ValueError(f"{argument}: offset {given!r}: a finite number is needed; None is an open end")
+        return Shift(number)
+    if not isinstance(given, str):
+        raise TypeError(f"{argument}: offset {given!r}: a duration such as '-2s', a timedelta or a number is needed")
+    duration = _DURATION.fullmatch(given.strip())
+    if not duration:
+        raise ValueError(f"{argument}: offset {given!r}: a duration such as '-2s', '1h30m', '5min', '5d' or '1mo' is needed")
+    sign = -1 if duration[1] == "-" else 1
+    counted = [(sign * int(count), *_UNITS[unit]) for count, unit in _DURATION_PART.findall(duration[2])]
+    return Shift(None, tuple((count * each, unit) for count, unit, each in counted))
+
+
+def _timedelta64(argument: str, given: Any) -> Shift:
+    """A timedelta64 of NumPy."""
+    found = _TIMEDELTA64.search(given.dtype.str)
+    if found is None or found[2] not in _UNITS64 or given != given:
+        raise ValueError(f"{argument}: offset {given!r}: a timedelta64 of a unit from nanoseconds to years is needed")
+    unit, each = _UNITS64[found[2]]
+    return Shift(None, ((int(given.astype("int64")) * int(found[1] or 1) * each, unit),))

@@ -1,0 +1,290 @@
+"""Arguments of the join functions: keys by several spellings, suffixes, offsets, units, and errors at the call."""
+
+import datetime
+import os
+import random
+import time
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import datafusion_rmq as rmq
+
+TRADES = pl.DataFrame({"id": [1, 2, 3], "sym": ["A", "B", "A"], "venue": ["x", "y", "y"], "ts": [10, 20, 30]})
+QUOTES = pl.DataFrame(
+    {"code": ["A", "B", "B", "A"], "market": ["x", "x", "y", "y"], "at": [7, 12, 15, 29], "bid": [1.5, 1.25, 2.0, 9.0]}
+)
+SAME = QUOTES.rename({"code": "sym", "market": "venue", "at": "ts"})
+FOUND = [1.5, 2.0, 9.0]
+START = datetime.datetime(2026, 3, 2, 9, 30)
+
+
+def bids(**by):
+    return [row[-1] for row in rmq.asof_join(TRADES, QUOTES, left_on="ts", right_on="at", **by).fetchall()]
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        {"by": {"sym": "code", "venue": "market"}},
+        {"by": [("sym", "code"), ("venue", "market")]},
+        {"left_by": ["sym", "venue"], "right_by": ["code", "market"]},
+        {"left_by": ("sym", "venue"), "right_by": ("code", "market")},
+    ],
+    ids=repr,
+)
+def test_keys_whose_names_differ(by):
+    assert bids(**by) == FOUND
+    window = rmq.window_join(TRADES, QUOTES, left_on="ts", right_on="at", window=(None, 0), aggs={"n": "count(*)"}, **by)
+    assert [row[-1] for row in window.fetchall()] == [1, 1, 1]
+    spans, alarms = TRADES.with_columns(to=pl.col("ts") + 5), QUOTES.with_columns(to=pl.col("at") + 5)
+    overlaps = rmq.overlap_join(spans, alarms, left_on=("ts", "to"), right_on=("at", "to"), **by)
+    assert [row[0] for row in overlaps.fetchall()] == [1, 3]
+
+
+@pytest.mark.parametrize("by", [{"by": ["sym", "venue"]}, {"by": {"sym": "sym", "venue": "venue"}}, {"left_by": "sym", "right_by": "sym"}], ids=repr)
+def test_keys_whose_names_are_alike(by):
+    joined = rmq.asof_join(TRADES, SAME, on="ts", **by)
+    assert joined.columns[:4] == TRADES.columns
+    assert [row[-1] for row in joined.fetchall()] == FOUND[: 3 if "by" in by else 1] + ([] if "by" in by else [2.0, 9.0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"on": "ts", "by": ("sym", "code")}, TypeError, r"by=\('sym', 'code'\).*\['sym', 'code'\].*left_by='sym', right_by='code'"),
+        ({"on": "ts", "by": {"sym"}}, TypeError, "by={'sym'}"),
+        ({"on": "ts", "by": [1]}, TypeError, r"by=\[1\]"),
+        ({"on": "ts", "by": {"sym": 5}}, TypeError, "by={'sym': 5}"),
+        ({"on": "ts", "by": "sym", "left_by": "sym", "right_by": "sym"}, TypeError, "by='sym' is given beside"),
+        ({"on": "ts", "left_by": "sym"}, TypeError, "right_by=None.*go together"),
+        ({"on": "ts", "left_by": ["sym", "venue"], "right_by": ["sym"]}, ValueError, "as many"),
+        ({"on": "ts", "left_on": "ts", "right_on": "ts"}, TypeError, "on='ts' is given beside"),
+        ({"left_on": "ts"}, TypeError, "right_on=None.*go together"),
+        ({}, TypeError, "on= is needed"),
+        ({"on": "ts", "connection": "x"}, TypeError, "connection='x'"),
+        ({"on": "ts", "suffix": None}, TypeError, "suffix=None"),
+        ({"on": "ts", "suffixes": "_r"}, TypeError, "suffixes='_r'"),
+        ({"on": "ts", "suffix": "_r", "suffixes": ("_l", "_r")}, TypeError, "suffix='_r' is given beside"),
+        ({"on": "ts", "strategy": "forward", "direction": "nearest"}, TypeError, "strategy='forward' is given beside"),
+        ({"on": "ts", "strategy": "up"}, ValueError, "direction='up'"),
+        ({"on": "ts", "tolerance": -1}, ValueError, "tolerance=-1: it is negative"),
+        ({"on": "ts", "tolerance": "5s"}, TypeError, "'ts' of left is Int64, and offset '5s' is a duration"),
+        ({"on": "ts", "offsets": "1s"}, TypeError, "offsets='1s'"),
+        ({"on": "ts", "offsets": []}, ValueError, r"offsets=\[\]"),
+        ({"on": "ts", "offsets": {"": 1}}, ValueError, "no suffix may be empty"),
+        ({"on": "ts", "offsets": ["1s"]}, TypeError, "is a duration"),
+        ({"on": ("ts", "sym")}, TypeError, "'ts' of left is Int64, 'sym' of right is"),
+        ({"on": "ts", "by": [("sym", "ts")]}, TypeError, "by: 'sym' of left is .*, 'ts' of right is Int64"),
+        ({"on": "sym", "direction": "nearest"}, TypeError, "'sym' of left is .*no distance"),
+    ],
+)
+def test_errors_at_the_call(arguments, error, message):
+    with pytest.raises(error, match=message):
+        rmq.asof_join(TRADES, SAME, **arguments)
+
+
+ZONED = pl.DataFrame({"ts": pl.Series([START]).dt.replace_time_zone("UTC"), "v": [1]})
+NAIVE = pl.DataFrame({"ts": [START], "v": [1]})
+
+
+@pytest.mark.parametrize(
+    ("frame", "window", "error", "message"),
+    [
+        (SAME, (5, 1), ValueError, r"window=\(5, 1\): it ends before it begins"),
+        (NAIVE, ("0s", "-5s"), ValueError, "it ends before it begins"),
+        (NAIVE, (datetime.timedelta(days=40), "1mo"), ValueError, "it ends before it begins"),
+        (NAIVE, (np.timedelta64(1, "D"), np.timedelta64(1, "h")), ValueError, "it ends before it begins"),
+        (NAIVE, (-5, 0), TypeError, "'ts' of left is Timestamp.*offset -5 is a number; a duration is needed"),
+        (NAIVE, ("-5", 0), ValueError, "offset '-5'"),
+        (SAME, ("-5s", 0), TypeError, "'ts' of left is Int64, and offset '-5s' is a duration"),
+        (ZONED, NAIVE, TypeError, "'ts' of left is Timestamp.*UTC.*, 'ts' of right is Timestamp"),
+        (NAIVE, ZONED, TypeError, "'ts' of left is Timestamp.*'ts' of right is Timestamp.*UTC"),
+        (SAME.with_columns(ts=pl.col("ts").cast(pl.String)), SAME, TypeError, "not compared"),
+        (SAME.with_columns(ts=pl.col("ts").cast(pl.String)), (-5, 0), TypeError, "no offset can be added"),
+    ],
+)
+def test_windows_that_do_not_fit(frame, window, error, message):
+    right = frame
+    if isinstance(window, pl.DataFrame):
+        right, window = window, (0, None)
+    with pytest.raises(error, match=message):
+        rmq.window_join(frame, right, on="ts", window=window, aggs={"n": "count(*)"})
+
+
+def test_more_errors_at_the_call():
+    good = {"on": "ts", "window": (-1, 0)}
+    with pytest.raises(TypeError, match=r"aggs=\['min'\]: a dict"):
+        rmq.window_join(TRADES, SAME, aggs=["min"], **good)
+    with pytest.raises(ValueError, match="left has a column 'id', too"):
+        rmq.window_join(TRADES, SAME, aggs={"id": "count(*)"}, **good)
+    with pytest.raises(TypeError, match="'sym' is Utf8.*no mean"):
+        rmq.window_join(TRADES, SAME, aggs={"x": ("sym", "mean")}, **good)
+    with pytest.raises(ValueError, match="quantile takes a number"):
+        rmq.window_join(TRADES, SAME, aggs={"x": ("bid", "quantile")}, **good)
+    with pytest.raises(ValueError, match="points are in intervals"):
+        rmq.overlap_join(TRADES, SAME, left_on="ts", right_on="ts")
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pl.Series("v", [1]), "a Series of polars is one column.*to_frame"),
+        (pd.Series([1], name="v"), "a Series of pandas is one column.*to_frame"),
+        (pd.DataFrame({"a": [1], "z": [1j]}), "column 'z' has complex numbers"),
+        (pl.DataFrame({"a": [1], "z": [None]}), "column 'z' has the polars type Null"),
+    ],
+)
+def test_frames_that_are_no_tables(frame, message):
+    with pytest.raises(TypeError, match=message):
+        rmq.connect().register("t", frame)
+    with pytest.raises(TypeError, match=message):
+        rmq.connect().sql("SELECT * FROM frame")
+    with pytest.raises(TypeError, match=message):
+        rmq.asof_join(TRADES, frame, on="ts")
+
+
+def test_paths_that_are_not_local():
+    for read in (rmq.connect().read_parquet, rmq.connect().read_csv):
+        with pytest.raises(ValueError, match="'s3://bucket/q.parquet': only local files"):
+            read("q", "s3://bucket/q.parquet")
+
+
+@pytest.mark.parametrize("unit", ["1min", "60s", "1m", " 1 min", "60000ms"])
+def test_units_of_pandas_and_polars(unit):
+    times = pl.DataFrame({"ts": [START + datetime.timedelta(seconds=10 * i) for i in range(20)]})
+    found = rmq.window_join(times, times, on="ts", window=(f"-{unit.strip()}", 0), aggs={"n": "count(*)"})
+    assert [n for _, n in found.fetchall()] == [min(i, 6) + 1 for i in range(20)]
+    days = pl.DataFrame({"ts": [datetime.date(2026, 1, 1) + datetime.timedelta(days=i) for i in range(20)]})
+    for week in ("1W", "7D", "1w", "7d"):
+        found = rmq.window_join(days, days, on="ts", window=(f"-{week}", 0), aggs={"n": "count(*)"})
+        assert [n for _, n in found.fetchall()] == [min(i, 7) + 1 for i in range(20)]
+    assert len(rmq.window_join(days, days, on="ts", window=("-1q", 0), aggs={"n": "count(*)"})) == 20
+
+
+@pytest.mark.parametrize("closed", ["both", "left", "right", "none"])
+@pytest.mark.parametrize("window", [(-2.5, 0), (-2.5, 0.5), (-2.0, 2.0), (0.5, 0.75), (-0.5, None), (None, -1.5)], ids=repr)
+def test_fractions_around_whole_keys(window, closed):
+    # Floats would round these keys.
+    big = 2**60
+    frame = pl.DataFrame({"ts": [big + i for i in range(8)]})
+    found = rmq.window_join(frame, frame, on="ts", window=window, closed=closed, aggs={"n": "count(*)"}).fetchall()
+
+    def within(distance):
+        low, high = (2 * end if end is not None else None for end in window)
+        distance *= 2
+        after = low is None or distance > low or (distance == low and closed in ("both", "left"))
+        return after and (high is None or distance < high or (distance == high and closed in ("both", "right")))
+
+    assert [n for _, n in found] == [sum(within(j - i) for j in range(8)) for i in range(8)]
+    if window[0] == -2.5:
+        for tolerance, most in ((0.5, 0), (1.5, 1)):
+            near = rmq.asof_join(frame, frame.with_columns(v=pl.col("ts")), on="ts", allow_exact_matches=False, tolerance=tolerance)
+            assert [None if v is None else ts - v for ts, v in near.fetchall()] == [None, *([1] * 7 if most else [None] * 7)]
+
+
+def test_suffixes():
+    left, right = TRADES.with_columns(bid=pl.lit(0.5)), SAME
+    joined = rmq.asof_join(left, right, on="ts", suffixes=("_trade", "_quote"))
+    assert joined.columns == ["id", "sym_trade", "venue_trade", "ts", "bid_trade", "sym_quote", "venue_quote", "bid_quote"]
+    assert rmq.asof_join(left, right, on="ts", suffixes=(None, "_q")).columns[1:3] == ["sym", "venue"]
+    assert rmq.asof_join(left, right, on="ts", suffix="_q").columns[-1] == "bid_q"
+    spans = left.with_columns(to=pl.col("ts") + 1)
+    overlaps = rmq.overlap_join(spans, spans, on=("ts", "to"), by="id", suffixes=("_a", "_b"))
+    assert overlaps.columns == ["id", *(f"{c}_a" for c in spans.columns[1:]), *(f"{c}_b" for c in spans.columns[1:])]
+    with pytest.raises(ValueError, match="two columns would be called 'sym'"):
+        rmq.asof_join(left, right, on="ts", suffixes=("", ""))
+
+
+def test_offsets():
+    offsets = [0, 1, 5, -3]
+    joined = rmq.asof_join(TRADES, SAME, on="ts", by="sym", offsets=offsets, tolerance=6)
+    assert joined.columns == [*TRADES.columns, *(f"{c}_{o}" for o in offsets for c in ("venue", "bid"))]
+    assert "RangeJoinExec" in joined.explain()
+    for offset in offsets:
+        moved = TRADES.with_columns(ts=pl.col("ts") + offset)
+        alone = rmq.asof_join(moved, SAME, on="ts", by="sym", tolerance=6).to_polars()
+        assert joined.to_polars()[f"bid_{offset}"].to_list() == alone["bid"].to_list()
+    times = NAIVE.with_columns(at=pl.col("ts"))
+    quotes = pl.DataFrame({"ts": [START + datetime.timedelta(seconds=s) for s in (1, 4, 6)], "mid": [1.0, 4.0, 6.0]})
+    markouts = rmq.asof_join(times, quotes, on="ts", offsets={"_1": datetime.timedelta(seconds=1), "_5": "5s"}, strategy="nearest")
+    assert markouts.columns == ["ts", "v", "at", "mid_1", "mid_5"]
+    assert markouts.fetchall()[0][3:] == (1.0, 4.0)
+
+
+def test_points():
+    draw = random.Random(8)
+    points = pl.DataFrame({"p": range(60), "ts": [draw.randrange(50) for _ in range(60)]})
+    spans = pl.DataFrame({"s": range(40), "start": [draw.randrange(50) for _ in range(40)]}).with_columns(
+        end=pl.col("start") + pl.Series([draw.randrange(9) for _ in range(40)])
+    )
+    for closed in (False, True):
+        expected = {
+            (p, s)
+            for p, ts in points.iter_rows()
+            for s, start, end in spans.iter_rows()
+            if start <= ts and (ts <= end if closed else ts < end)
+        }
+        found = rmq.overlap_join(points, spans, left_on="ts", closed=closed)
+        assert {(row[0], row[2]) for row in found.fetchall()} == expected and len(found) == len(expected)
+        assert "RangeJoinExec" in found.explain()
+        found = rmq.overlap_join(spans, points, right_on="ts", closed=closed)
+        assert {(row[3], row[0]) for row in found.fetchall()} == expected and len(found) == len(expected)
+        inside = rmq.overlap_join(points, spans, left_on="ts", closed=closed, how="anti")
+        assert [row[0] for row in inside.fetchall()] == [p for p in range(60) if p not in {p for p, _ in expected}]
+
+
+def test_aggregates_of_pandas_and_polars():
+    seed = int(os.environ.get("RMQ_TEST_SEED", time.time_ns()))
+    print(f"aggregates: RMQ_TEST_SEED={seed}")
+    draw = np.random.default_rng(seed)
+    rows = 200
+    stamps = np.datetime64("2026-03-02T09:30:00.000000001", "ns") + draw.integers(0, 10**15, rows).astype("m8[ns]")
+    data = pd.DataFrame(
+        {
+            "at": draw.integers(0, 100, rows),
+            "v": draw.normal(size=rows),
+            "i": draw.integers(-5, 5, rows),
+            "flag": draw.random(rows) < 0.4,
+            "t": stamps,
+            "z": pd.Series(stamps).dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin"),
+            "d": stamps.astype("M8[s]"),
+            "m": draw.integers(-(10**9), 10**9, rows).astype("m8[ns]"),
+        }
+    ).sort_values("at", kind="stable")
+    left = pd.DataFrame({"at": range(20, 100, 7)})
+    aggs = {
+        "v_std": ("v", "std"),
+        "v_var": ("v", "var"),
+        "v_q": ("v", "quantile", 0.3),
+        "i_q": ("i", "quantile", 0.5),
+        "i_n": ("i", "nunique"),
+        "v_mean": ("v", "mean"),
+        "flag_mean": ("flag", "mean"),
+        "flag_sum": ("flag", "sum"),
+        "t_mean": ("t", "mean"),
+        "z_mean": ("z", "mean"),
+        "d_mean": ("d", "mean"),
+        "m_mean": ("m", "mean"),
+    }
+    found = rmq.window_join(left, data, on="at", window=(-15, 0), aggs=aggs).to_pandas()
+    assert found["at"].tolist() == left["at"].tolist()
+    for _, row in found.iterrows():
+        window = data[(data["at"] >= row["at"] - 15) & (data["at"] <= row["at"])]
+        for name, (column, function, *arguments) in aggs.items():
+            expected = getattr(window[column], function)(*arguments)
+            if isinstance(expected, (pd.Timestamp, pd.Timedelta)):
+                assert abs(row[name] - expected) <= pd.Timedelta("1us"), name
+            else:
+                # DataFusion interpolates between two values in steps of a millionth.
+                assert row[name] == pytest.approx(expected, abs=1e-5 if function == "quantile" else None), name
+
+
+def test_aggregates_of_times_and_dates():
+    frame = pl.DataFrame({"at": [1, 2], "d": [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)], "c": [datetime.time(1), datetime.time(2)]})
+    frame = frame.with_columns(e=pl.Series(["low", "high"], dtype=pl.Enum(["low", "high"])))
+    aggs = {"d": ("d", "mean"), "c": ("c", "mean"), "first": ("e", "first"), "last": ("e", "last")}
+    found = rmq.window_join(frame.select("at"), frame, on="at", window=(None, 0), aggs=aggs).fetchall()
+    assert found[1][1:] == (datetime.datetime(2026, 1, 1, 12), datetime.time(1, 30), "low", "high")

@@ -1,0 +1,273 @@
+"""Joins of keys at the ends of their types, of times of day, in time zones, and of NaN, compared with plain loops."""
+
+import datetime
+import os
+import random
+import time
+import zoneinfo
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import datafusion_rmq as rmq
+
+DAY = 86_400_000_000
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+
+
+def drawn(name):
+    seed = int(os.environ.get("RMQ_TEST_SEED", time.time_ns()))
+    print(f"{name}: RMQ_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+def met(operator, a, b):
+    return {">=": a >= b, ">": a > b, "<=": a <= b, "<": a < b}[operator]
+
+
+# The type of the keys, their ends, and the offset of a number of their units.
+KEYS = {
+    **{f"int{bits}": (pa.type_for_alias(f"int{bits}"), -(1 << bits - 1), (1 << bits - 1) - 1, int) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (pa.type_for_alias(f"uint{bits}"), 0, (1 << bits) - 1, int) for bits in (8, 16, 32, 64)},
+    "time64[us]": (pa.time64("us"), 0, DAY - 1, lambda n: np.timedelta64(n, "us")),
+    "time32[ms]": (pa.time32("ms"), 0, DAY // 1000 - 1, lambda n: np.timedelta64(n, "ms")),
+    "timestamp[ns]": (pa.timestamp("ns"), -(1 << 63), (1 << 63) - 1, lambda n: np.timedelta64(n, "ns")),
+    "timestamp[us]": (pa.timestamp("us"), -(1 << 63), (1 << 63) - 1, lambda n: np.timedelta64(n, "us")),
+    "timestamp[s, zone]": (pa.timestamp("s", "Europe/Berlin"), -(1 << 40), 1 << 40, lambda n: np.timedelta64(n, "s")),
+    "duration[ns]": (pa.duration("ns"), -(1 << 63), (1 << 63) - 1, lambda n: np.timedelta64(n, "ns")),
+    "date32": (pa.date32(), -(1 << 31), (1 << 31) - 1, lambda n: np.timedelta64(n, "D")),
+}
+
+
+def frame(draw, kind, size):
+    arrow, least, greatest, _ = KEYS[kind]
+
+    def key():
+        middle = (least + greatest) // 2
+        at = draw.choice([least + draw.randrange(4), greatest - draw.randrange(4), middle + draw.randrange(-60, 60), middle])
+        return None if draw.random() < 0.1 else min(max(at, least), greatest)
+
+    keys = [key() for _ in range(size)]
+    stored = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[arrow.bit_width]
+    array = pa.array(keys, arrow if pa.types.is_integer(arrow) else stored)
+    if array.type != arrow:
+        array = array.view(arrow)
+    return pa.table({"id": pa.array(range(size), pa.int64()), "k": array}), keys
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_windows_at_the_ends_of_types(kind):
+    draw = drawn(kind)
+    con = rmq.connect(target_partitions=2)
+    for _ in range(8):
+        left, probes = frame(draw, kind, draw.choice([1, 12]))
+        right, searched = frame(draw, kind, draw.choice([0, 1, 30]))
+        ends = sorted(draw.choice([draw.randrange(-70, 70), draw.choice([-1, 1]) * draw.randrange(1 << 10)]) for _ in "ab")
+        low, high = (None if draw.random() < 0.15 else end for end in ends)
+        if low is None and high is None:
+            low = 0
+        closed = draw.choice(["both", "left", "right", "none"])
+        operators = {"both": (">=", "<="), "left": (">=", "<"), "right": (">", "<="), "none": (">", "<")}[closed]
+        offset = KEYS[kind][3]
+        window = tuple(None if end is None else offset(end) for end in (low, high))
+        joined = rmq.window_join(left, right, on="k", window=window, closed=closed, aggs={"n": "count(*)"}, connection=con)
+        found = dict(zip(joined.to_arrow()["id"].to_pylist(), joined.to_arrow()["n"].to_pylist()))
+
+        def within(key, at):
+            after = low is None or met(operators[0], key, at + low)
+            return after and (high is None or met(operators[1], key, at + high))
+
+        expected = {
+            i: 0 if at is None else sum(key is not None and within(key, at) for key in searched) for i, at in enumerate(probes)
+        }
+        assert found == expected, (window, closed, probes, searched)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_asof_joins_at_the_ends_of_types(kind):
+    draw = drawn(kind)
+    con = rmq.connect(target_partitions=2)
+    for _ in range(8):
+        left, probes = frame(draw, kind, draw.choice([1, 12]))
+        right, searched = frame(draw, kind, draw.choice([0, 1, 30]))
+        strict, tolerance = draw.random() < 0.3, draw.choice([None, 0, 5, 1000])
+        for direction in ("backward", "forward", "nearest"):
+            joined = rmq.asof_join(
+                left,
+                right.rename_columns(["r", "k2"]),
+                on=("k", "k2"),
+                direction=direction,
+                allow_exact_matches=not strict,
+                tolerance=None if tolerance is None else KEYS[kind][3](tolerance),
+                connection=con,
+            ).to_arrow()
+            found = dict(zip(joined["id"].to_pylist(), joined["r"].to_pylist()))
+            assert len(found) == len(probes)
+            for i, at in enumerate(probes):
+                ahead = {"backward": (-1, 0), "forward": (0, 1), "nearest": (-1, 0, 1)}[direction]
+                near = [(abs(key - at), key) for key in searched if key is not None and at is not None and not (strict and key == at)]
+                near = [one for one in near if (one[1] > at) - (one[1] < at) in ahead]
+                near = [one for one in near if tolerance is None or one[0] <= tolerance]
+                key = None if found[i] is None else searched[found[i]]
+                assert key == (min(near)[1] if near else None), (direction, strict, tolerance, at, searched)
+
+
+def test_times_of_day_do_not_pass_midnight():
+    left = pl.DataFrame({"t": [datetime.time(0, 30), datetime.time(23, 50)]})
+    right = pl.DataFrame({"t": [datetime.time(0, 10), datetime.time(23, 40)]})
+    found = rmq.window_join(left, right, on="t", window=("-1h", "1h"), aggs={"n": "count(*)"})
+    assert dict(found.fetchall()) == {datetime.time(0, 30): 1, datetime.time(23, 50): 1}
+    found = rmq.asof_join(left, right.with_columns(v=pl.col("t")), on="t", tolerance="1h")
+    assert dict(found.fetchall()) == {datetime.time(0, 30): datetime.time(0, 10), datetime.time(23, 50): datetime.time(23, 40)}
+
+
+def test_the_nearest_where_distances_overflow():
+    left = pl.DataFrame({"k": pl.Series([97], dtype=pl.Int8)})
+    right = pl.DataFrame({"k": pl.Series([-128, 127], dtype=pl.Int8), "v": [1, 2]})
+    assert rmq.asof_join(left, right, on="k", direction="nearest").fetchall() == [(97, 2)]
+    none = pd.DataFrame({"ts": pd.to_datetime(["1700-01-01", "2026-01-02"]).astype("M8[ns]"), "v": [1, 2]})
+    found = rmq.asof_join(pd.DataFrame({"ts": pd.to_datetime(["2200-01-01"])}), none, on="ts", direction="nearest", tolerance="100000d")
+    assert [row[-1] for row in found.fetchall()] == [2]
+    # Of several units, and of floats and decimals.
+    left = pl.DataFrame({"k": pl.Series([2.75], dtype=pl.Float64)})
+    right = pl.DataFrame({"k": pl.Series(["2.5", "2.9"]).cast(pl.Decimal(10, 2)), "v": [1, 2]})
+    assert [row[-1] for row in rmq.asof_join(left, right, on="k", direction="nearest").fetchall()] == [2]
+    left = pl.DataFrame({"ts": pl.Series([datetime.datetime(2026, 1, 1)]).cast(pl.Datetime("us"))})
+    right = pl.DataFrame({"ts": pl.Series([datetime.datetime(2025, 12, 31), datetime.datetime(2026, 1, 1, 1)]).cast(pl.Datetime("ms")), "v": [1, 2]})
+    assert [row[-1] for row in rmq.asof_join(left, right, on="ts", direction="nearest").fetchall()] == [2]
+
+
+def shown_next(local):
+    """The first instant at which the clocks of Berlin show a time, or a later one where they leave it out."""
+    instant = local.replace(tzinfo=BERLIN, fold=0).astimezone(datetime.timezone.utc)
+    if instant.astimezone(BERLIN).replace(tzinfo=None) == local:
+        return instant
+    # In the gap, which begins at 1:00 UTC.
+    return instant.replace(hour=1, minute=0, second=0, microsecond=0)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_calendar_days_in_a_time_zone(unit):
+    draw = drawn(unit)
+    changes = [datetime.datetime(2026, 3, 29), datetime.datetime(2026, 10, 25)]
+    minutes = [draw.choice(changes) + datetime.timedelta(minutes=15 * draw.randrange(-140, 140)) for _ in range(150)]
+    instants = sorted({shown_next(local) for local in minutes})
+    times = pl.Series("ts", instants).cast(pl.Datetime(unit, "UTC")).dt.convert_time_zone("Europe/Berlin")
+    frame = pl.DataFrame({"ts": times, "id": range(len(instants))})
+    lengths = {
+        "1d": (1, None),
+        datetime.timedelta(days=1): (None, 24),
+        np.timedelta64(1, "D"): (None, 24),
+        pd.Timedelta("1D"): (None, 24),
+        np.timedelta64(24, "h"): (None, 24),
+    }
+    for back, (days, hours) in lengths.items():
+
+        def moved(instant):
+            if hours:
+                return instant - datetime.timedelta(hours=hours)
+            return shown_next(instant.astimezone(BERLIN).replace(tzinfo=None) - datetime.timedelta(days=days))
+
+        negative = f"-{back}" if isinstance(back, str) else -back
+        found = rmq.window_join(frame, frame, on="ts", window=(negative, "0s"), aggs={"n": "count(*)"}).to_polars()
+        expected = [sum(moved(at) <= other <= at for other in instants) for at in instants]
+        assert found.sort("id")["n"].to_list() == expected, back
+    matched = rmq.asof_join(frame, frame.rename({"ts": "at"}), on=("ts", "at"), tolerance="1d", allow_exact_matches=False)
+    assert len(matched.fetchall()) == len(instants)
+
+
+def test_days_of_dates():
+    days = pl.DataFrame({"d": [datetime.date(2026, 3, n) for n in (27, 28, 29, 30)]})
+    for back in ("-1d", datetime.timedelta(days=-1), np.timedelta64(-1, "D"), np.timedelta64(-24, "h"), pd.Timedelta("-1D")):
+        found = rmq.window_join(days, days, on="d", window=(back, "0d"), aggs={"n": "count(*)"})
+        assert [n for _, n in sorted(found.fetchall())] == [1, 2, 2, 2], back
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
+def test_one_nan(kind):
+    with np.errstate(invalid="ignore"):
+        nan = kind(0) / kind(0) * kind(-1)
+    both = np.array([np.nan, -np.nan, nan, 1, -1], kind)
+    both[1] = -np.abs(both[1])
+    assert np.signbit(both[:3]).any()
+    kept = both.copy()
+    frames = {
+        "pandas": pd.DataFrame({"v": both}),
+        "polars": pl.DataFrame({"v": both}) if kind != np.float16 else None,
+        "arrow": pa.table({"v": pa.chunked_array([pa.array(both[:2]), pa.array(both[2:])])}),
+        "sliced": pa.table({"v": pa.array(np.concatenate([[kind(7)], both]))}).slice(1),
+    }
+    con = rmq.connect()
+    for name, data in frames.items():
+        if data is None:
+            continue
+        rows = con.sql("SELECT min(v), count(DISTINCT v), count(*) FILTER (WHERE v > 0) FROM data").fetchall()
+        # NaN of pandas is NULL.
+        assert rows == [(-1.0, 2, 1) if name == "pandas" else (-1.0, 3, 4)], name
+        assert con.sql("SELECT count(*) FROM (SELECT v FROM data GROUP BY v)").fetchall() == [(3,)], name
+    assert (both.tobytes(), np.signbit(both).tolist()) == (kept.tobytes(), np.signbit(kept).tolist())
+    nested = pa.table({"v": pa.array([[float(x) for x in both], None, []], pa.list_(pa.float64())), "s": pa.array([{"x": float(both[1])}] * 3)})
+    assert con.sql("SELECT count(DISTINCT x) FROM (SELECT unnest(v) AS x FROM nested)").fetchall() == [(3,)]
+    assert con.sql("SELECT s['x'] > 0 FROM nested LIMIT 1").fetchall() == [(True,)]
+    assert con.sql("SELECT $1 > 0", [float(np.copysign(np.nan, -1))]).fetchall() == [(True,)]
+
+
+def test_a_frame_without_another_nan_is_not_copied():
+    values = np.arange(1 << 20, dtype=np.float64)
+    values[::3] = np.nan
+    data = pa.table({"v": values})
+    frame = rmq.connect().sql("SELECT v FROM data").to_arrow()
+    assert frame["v"].chunk(0).buffers()[1].address == data["v"].chunk(0).buffers()[1].address
+
+
+def test_positions_that_are_masked():
+    index = rmq.RangeIndex([3, 1, 2])
+    masked = np.ma.array([0, 1], mask=[False, True])
+    with pytest.raises(ValueError, match="left has masked values"):
+        index.min(masked, 2)
+    with pytest.raises(ValueError, match="right has masked values"):
+        index.argmax(0, masked)
+    with pytest.raises(ValueError, match="x has masked values"):
+        index.first_at_most(0, 2, masked)
+    assert index.min(np.ma.array([0, 1]), 2).tolist() == [1, 1]
+
+
+def test_zeros_of_both_signs():
+    index = rmq.RangeIndex([0.0, -0.0])
+    assert (index.argmin(0, 1), index.argmax(0, 1)) == (1, 0)
+    assert (index.first_at_most(0, 1, 0.0), index.first_at_least(0, 1, 0.0)) == (0, 0)
+
+
+def test_ordered_categories_are_not_compared_as_texts():
+    order = ["low", "mid", "high"]
+    frames = {
+        "pandas": pd.DataFrame({"level": pd.Categorical(["low", "high", "mid"], categories=order, ordered=True), "k": [1, 2, 3]}),
+        "polars": pl.DataFrame({"level": pl.Series(["low", "high", "mid"], dtype=pl.Enum(order)), "k": [1, 2, 3]}),
+    }
+    con = rmq.connect()
+    for data in frames.values():
+        for text in (
+            "SELECT min(level) FROM data",
+            "SELECT k, max(level) OVER (ORDER BY k) FROM data",
+            "SELECT arg_max(k, level) FROM data",
+            "SELECT k FROM data WHERE level > 'low'",
+            "SELECT k FROM data WHERE level BETWEEN 'low' AND 'mid'",
+            "SELECT a.k FROM data a JOIN data b ON a.level <= b.level",
+            "SELECT k, (SELECT count(*) FROM data b WHERE b.level < a.level) FROM data a",
+            "SELECT level FROM data GROUP BY level HAVING max(level) = 'low'",
+        ):
+            with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
+                con.sql(text).fetchall()
+        with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
+            rmq.window_join(data, data, on="k", window=(-1, 0), aggs={"low": ("level", "min")}).fetchall()
+        with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
+            rmq.asof_join(data, data, on="level").fetchall()
+        assert con.sql("SELECT max(level::TEXT) FROM data WHERE level = 'low' OR level <> 'low'").fetchall() == [("mid",)]
+        assert con.sql("SELECT level, count(*) FROM data GROUP BY level ORDER BY level LIMIT 1").fetchall() == [("high", 1)]
+        found = rmq.window_join(data, data, on="k", by="level", window=(-1, 0), aggs={"n": "count(*)", "low": "min(level::TEXT)"})
+        assert sorted(found.fetchall()) == [("high", 2, 1, "high"), ("low", 1, 1, "low"), ("mid", 3, 1, "mid")]
+    plain = pl.DataFrame({"level": pl.Series(["low", "high"], dtype=pl.Categorical)})
+    assert con.sql("SELECT min(level) FROM plain").fetchall() == [("high",)]

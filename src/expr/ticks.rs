@@ -1,0 +1,40 @@
+//! What the integers mean that values of a type are stored as, so that values of several units compare exactly.
+
+use arrow::datatypes::{DataType, TimeUnit};
+
+/// What values are of which a difference has a meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Integer,
+    /// A date or a timestamp.
+    Instant,
+    TimeOfDay,
+    Duration,
+}
+
+pub(super) const NANOSECONDS_PER_DAY: i128 = 86_400_000_000_000;
+
+/// What values of a type are, and how many nanoseconds the integer 1 has, or 1 for integers. `None` for types that are
+/// not stored as integers of at most 64 bits, and for decimals.
+pub(super) fn ticks(data_type: &DataType) -> Option<(Kind, i128)> {
+    let unit = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    };
+    Some(match data_type {
+        integer if integer.is_integer() => (Kind::Integer, 1),
+        DataType::Date32 => (Kind::Instant, NANOSECONDS_PER_DAY),
+        DataType::Date64 => (Kind::Instant, unit(&TimeUnit::Millisecond)),
+        DataType::Timestamp(of, _) => (Kind::Instant, unit(of)),
+        DataType::Time32(of) | DataType::Time64(of) => (Kind::TimeOfDay, unit(of)),
+        DataType::Duration(of) => (Kind::Duration, unit(of)),
+        _ => return None,
+    })
+}
+
+/// Whether a type has a time zone.
+pub(super) fn has_zone(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Timestamp(_, Some(_)))
+}
