@@ -36,7 +36,7 @@ use crate::optimizer::{
     JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
     LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
     NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -209,7 +209,8 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 4] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 5] = [
+        Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(JoinSubqueriesToFilters),

@@ -1,7 +1,7 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`] and [`NullableSubqueries`],
-//!    analyzer rules.
+//! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`] and
+//!    [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
@@ -46,6 +46,7 @@ pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;
+pub use logical::time_differences::TimeDifferences;
 pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::joins_to_range_joins::JoinToRangeJoin;
 pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};

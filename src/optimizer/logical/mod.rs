@@ -5,8 +5,8 @@
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans. A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows
-//! become range joins by a physical rule.
+//! plans, `time_differences` compares durations with intervals by their length. A plan that does not match gets a
+//! `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -56,5 +56,6 @@ pub(crate) mod subquery_rows;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod tied_rows;
+pub(crate) mod time_differences;
 pub(crate) mod unused_aggregates;
 pub(crate) mod why_no_join;
