@@ -32,11 +32,12 @@ use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
-    LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups, WindowsToFrames,
+    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows,
+    GroupedJoinToRangeJoin, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
+    KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
+    NestedSubqueriesToColumns, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup,
+    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
+    WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -255,7 +256,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
         ),
         (
             After("decorrelate_lateral_join"),
-            vec![Arc::new(RenewJoinSchemas)],
+            vec![Arc::new(RenewSchemas)],
         ),
         (
             Before("single_distinct_aggregation_to_group_by"),

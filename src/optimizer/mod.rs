@@ -5,8 +5,8 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after
-//!    lateral joins are decorrelated.
+//!    [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`]. [`RenewSchemas`] after lateral
+//!    joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -35,7 +35,6 @@ pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
-pub use logical::join_schemas::RenewJoinSchemas;
 pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
@@ -45,6 +44,7 @@ pub use logical::no_later_row::LaterRowsToLastKeys;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
+pub use logical::renewed_schemas::RenewSchemas;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;
 pub use logical::time_differences::TimeDifferences;
 pub use logical::unused_aggregates::DropUnusedAggregates;

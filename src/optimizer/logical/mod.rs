@@ -5,8 +5,9 @@
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans, `time_differences` compares durations with intervals by their length. A plan that does not match gets a
-//! `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
+//! plans, `time_differences` compares durations with intervals by their length, `renewed_schemas` tells of the NULLs that
+//! decorrelated subqueries have. A plan that does not match gets a `Rejection`, which is logged, and stays as it is.
+//! Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -33,7 +34,6 @@ pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
 pub(crate) mod in_as_exists;
-pub(crate) mod join_schemas;
 pub(crate) mod join_subquery;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
@@ -51,6 +51,7 @@ pub(crate) mod order_by;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
+pub(crate) mod renewed_schemas;
 pub(crate) mod scalar_subquery;
 pub(crate) mod subquery_rows;
 pub(crate) mod table_function;
