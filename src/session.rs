@@ -32,7 +32,7 @@ use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows,
+    DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
     GroupedJoinToRangeJoin, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
     KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
     NestedSubqueriesToColumns, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup,
@@ -246,6 +246,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
                 Arc::new(FirstRowsToNearestRows),
+                Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),
             ],
         ),

@@ -5,8 +5,8 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`]. [`RenewSchemas`] after lateral
-//!    joins are decorrelated.
+//!    [`FiltersOfFramesToCases`] and [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`].
+//!    [`RenewSchemas`] after lateral joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -33,6 +33,7 @@ pub(crate) mod written;
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
+pub use logical::filtered_frames::FiltersOfFramesToCases;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::join_subquery::JoinSubqueriesToFilters;

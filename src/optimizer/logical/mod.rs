@@ -5,9 +5,9 @@
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans, `time_differences` compares durations with intervals by their length, `renewed_schemas` tells of the NULLs that
-//! decorrelated subqueries have. A plan that does not match gets a `Rejection`, which is logged, and stays as it is.
-//! Joins that return rows become range joins by a physical rule.
+//! plans, `time_differences` compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER,
+//! and `renewed_schemas` tells of the NULLs that decorrelated subqueries have. A plan that does not match gets a
+//! `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -30,6 +30,7 @@ pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod crossing_aggregates;
 pub(crate) mod distance;
+pub(crate) mod filtered_frames;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
