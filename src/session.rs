@@ -34,11 +34,12 @@ use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
-    LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
-    NullableSubqueries, OrderByDistances, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas,
-    ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
+    GroupedJoinToRangeJoin, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
+    KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
+    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, PartitionRangeJoins, RangeCallToLookup,
+    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
+    WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -213,7 +214,8 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 5] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 6] = [
+        Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(JoinSubqueriesToFilters),
@@ -249,6 +251,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
                 Arc::new(FirstRowsToNearestRows),
+                Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),
             ],
         ),
@@ -259,7 +262,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
         ),
         (
             After("decorrelate_lateral_join"),
-            vec![Arc::new(RenewJoinSchemas)],
+            vec![Arc::new(RenewSchemas)],
         ),
         (
             Before("single_distinct_aggregation_to_group_by"),

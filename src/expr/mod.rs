@@ -5,6 +5,7 @@ pub(crate) mod abs;
 pub(crate) mod arg_extreme;
 pub(crate) mod decimal_average;
 pub(crate) mod distance;
+pub(crate) mod duration;
 pub(crate) mod first_last;
 pub(crate) mod float_bound;
 pub(crate) mod frame_udf;

@@ -7,6 +7,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};
 use crate::common::range_function::RangeFunction;
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::distance::DistanceUdf;
+use crate::expr::duration::{DaysAsTimeUdf, SecondsUdf};
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::interval_product::IntervalProductUdf;
@@ -23,12 +24,14 @@ use rmq_engine::{Comparison, Extreme};
 #[must_use]
 pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
     let scalars = vec![
+        ScalarUDF::from(DaysAsTimeUdf::new()),
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
         ScalarUDF::from(RaiseUdf::new()),
         ScalarUDF::from(DistanceUdf::new()),
         ScalarUDF::from(ShiftedBoundUdf::new()),
         ScalarUDF::from(ZonedSumUdf::new()),
+        ScalarUDF::from(SecondsUdf::new()),
     ];
     let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
     (scalars, extremes.map(AggregateUDF::from).to_vec())

@@ -7,7 +7,7 @@
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
 //!   p.x - q.x BETWEEN 0 AND 0.5                      p.x in [q.x, q.x + 0.5], or a little more
-//!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts > q.ts - 301 seconds, p.ts < q.ts + 2^31 + 1 seconds
+//!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 300 seconds, p.ts <= q.ts + 2^63 ticks
 //!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       p.ts >= q.ts - 301 seconds
 //!   to_unixtime(q.ts) - to_unixtime(p.ts) <= 300                     p.ts >= q.ts - 302 seconds
 //! ```
@@ -15,9 +15,9 @@
 //! Differences of integers wrap around, and those of floats and of two numbers of seconds are rounded. Ranges of these
 //! may have too many keys, so the comparison is evaluated again. Floats need both ends: a difference that is NaN is
 //! below all numbers or above all, by its sign, so it is in no range with two ends. `extract(epoch FROM …)` of a
-//! difference leaves its fraction out where 32 bits don't have its nanoseconds, and is NULL where they don't have its
-//! seconds. `seconds` are the ranges of exactly the keys for which a comparison of it holds; joins that return rows
-//! take the one end that is meant, and evaluate the comparison again.
+//! difference is rounded where a float doesn't have all its digits. `seconds` are the ranges of exactly the keys for
+//! which a comparison of it holds; joins that return rows take the one end that is meant, and evaluate the comparison
+//! again.
 
 mod constants;
 
@@ -36,8 +36,8 @@ use crate::optimizer::condition::{
     Open, Operand, Range, Sides, comparison, length_in_ticks, nanoseconds, swapped,
 };
 use crate::optimizer::difference::constants::{
-    BEYOND_ALL, decimal_length, epoch_of, float, integer, is_float, number, part_where, whole,
-    whole_epoch_of,
+    BEYOND_ALL, decimal_length, epoch_of, float, integer, is_float, number, part_where, seconds_of,
+    whole, whole_epoch_of,
 };
 use rmq_engine::Comparison;
 
@@ -50,8 +50,6 @@ struct Difference<'a, E> {
     scales: Option<Vec<Scale>>,
     /// The numbers that two times are made, if it is of these and not of times.
     numbers: Option<Numbers>,
-    /// Whether the difference has no sign when it is made such a number.
-    is_of_distance: bool,
 }
 
 /// What numbers of seconds are.
@@ -133,7 +131,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     }
 
     /// The ranges of exactly the keys for which a comparison of `extract(epoch FROM …)` of a difference holds. `None`
-    /// for other conjuncts, and for lengths near two seconds, from where on DataFusion leaves fractions out.
+    /// for other conjuncts, and where these keys are no one range.
     pub(crate) fn seconds(&self, conjunct: &E) -> Result<Option<[Range<E>; 2]>> {
         let stated = conjunct.as_binary();
         let Some(stated) = stated.and_then(|(left, op, right)| Stated::of(left, op, right)) else {
@@ -313,35 +311,15 @@ impl<'a, E: Operand> Stated<'a, E> {
             return None;
         }
         let constant = number(self.constant)?;
-        let tick = nanoseconds(unit);
-        let per_second = nanoseconds(TimeUnit::Second) / tick;
-        let greatest = i128::from(i32::MAX);
-        let least = if difference.is_of_distance {
-            -greatest
-        } else {
-            i128::from(i32::MIN)
-        };
-        let with_fraction = (least / tick, greatest / tick);
-        let known = (
-            (least - 1) * per_second + 1,
-            (greatest + 1) * per_second - 1,
-        );
+        let per_second = nanoseconds(TimeUnit::Second) / nanoseconds(unit);
         let holds = |ticks: i128| {
-            let has_fraction = with_fraction.0 <= ticks && ticks <= with_fraction.1;
-            let fraction = if has_fraction { ticks % per_second } else { 0 };
-            let seconds = float(ticks / per_second) + float(fraction * tick) / 1e9;
-            let number = difference.scaled_seconds(seconds);
+            let number = difference.scaled_seconds(float(ticks) / float(per_second));
             // As DataFusion orders floats.
             let compared = number.total_cmp(&constant);
             self.comparison.holds(&compared, &Ordering::Equal)
         };
         // In each of these the number never falls, or never rises.
-        let parts = [
-            (known.0, with_fraction.0 - 1),
-            (with_fraction.0, -1),
-            (0, with_fraction.1),
-            (with_fraction.1 + 1, known.1),
-        ];
+        let parts = [(i64::MIN.into(), -1), (0, i64::MAX.into())];
         let mut found: Option<(i128, i128)> = None;
         for (first, last) in parts.into_iter().filter_map(|part| part_where(part, holds)) {
             match &mut found {
@@ -376,7 +354,6 @@ impl<'a, E: Operand> Difference<'a, E> {
                         minuend,
                         subtrahend,
                         is_absolute: false,
-                        is_of_distance: false,
                         scales: epochs.map(|_| vec![]),
                         numbers: if whole.is_some() {
                             Some(Numbers::Integers)
@@ -403,11 +380,10 @@ impl<'a, E: Operand> Difference<'a, E> {
                 ..Self::of(of)?
             }),
             _ => {
-                let difference = Self::of(epoch_of(expr)?)?;
+                let difference = Self::of(seconds_of(expr)?)?;
                 let is_first = difference.scales.is_none();
                 is_first.then_some(Self {
                     scales: Some(vec![]),
-                    is_of_distance: difference.is_absolute,
                     ..difference
                 })
             }
@@ -444,8 +420,7 @@ impl<'a, E: Operand> Difference<'a, E> {
                 return None;
             };
             let seconds = number(constant)? / self.scaled_seconds(1.0);
-            // How far apart floats are at the last times of a unit, the fraction that DataFusion leaves out, and what
-            // the division does.
+            // How far apart floats are at the last times of a unit, and what the division does.
             let rounded = match (self.numbers, unit) {
                 // The difference may wrap around.
                 (Some(Numbers::Integers), TimeUnit::Second) => return None,

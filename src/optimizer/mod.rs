@@ -1,12 +1,12 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`], [`NullableSubqueries`] and
-//!    [`OrderByDistances`], analyzer rules.
+//! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`],
+//!    [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after
-//!    lateral joins are decorrelated.
+//!    [`FiltersOfFramesToCases`] and [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`].
+//!    [`RenewSchemas`] after lateral joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -33,9 +33,9 @@ pub(crate) mod written;
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
+pub use logical::filtered_frames::FiltersOfFramesToCases;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
-pub use logical::join_schemas::RenewJoinSchemas;
 pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
@@ -46,7 +46,9 @@ pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::order_by_distance::OrderByDistances;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
+pub use logical::renewed_schemas::RenewSchemas;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;
+pub use logical::time_differences::TimeDifferences;
 pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::joins_to_range_joins::JoinToRangeJoin;
 pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};

@@ -2,10 +2,12 @@
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
 //! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
-//! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no
-//! meaning (`over_clause`).
+//! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN, against OVER where it has no
+//! meaning (`over_clause`), with names for scalar subqueries that would have another column's (`subquery_names`), and
+//! with the clauses of windows that others begin with (`base_windows`).
 
 pub(crate) mod asof_join;
+pub(crate) mod base_windows;
 pub(crate) mod create_index;
 pub(crate) mod dml_checks;
 pub(crate) mod index_schema;
@@ -20,4 +22,5 @@ pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
+pub(crate) mod subquery_names;
 pub(crate) mod versioned_scans;

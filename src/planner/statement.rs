@@ -1,5 +1,6 @@
 //! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
-//! scalar range function, clauses of CREATE INDEX, and DROP INDEX.
+//! scalar range function, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, and windows
+//! that begin with another one.
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
@@ -11,9 +12,11 @@ use datafusion::sql::sqlparser::dialect::dialect_from_str;
 
 use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
+use crate::planner::base_windows::resolve_base_windows;
 use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::with_match_conditions;
 use crate::planner::over_clause::check_calls;
+use crate::planner::subquery_names::name_subqueries;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
 /// parentheses, also as [`with_match_conditions`] reads it, and checks what [`prepare_statement`] checks.
@@ -55,8 +58,9 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 }
 
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
-/// so that a session with this extension can plan it. Returns whether there are any. [`sql`] does this, a program that
-/// parses statements itself calls it.
+/// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
+/// column has, and puts the clauses of a window `w` into `OVER (w …)`. Returns whether there are any. [`sql`] does
+/// this, a program that parses statements itself calls it.
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
@@ -65,7 +69,7 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 ///
 /// # Errors
 /// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, and for clauses of
-/// CREATE INDEX that would be dropped.
+/// CREATE INDEX that would be dropped, and for a window that begins with an unknown one or repeats its clauses.
 pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> Result<bool> {
     match statement {
         Statement::Statement(statement) => {
@@ -84,5 +88,7 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
 
 fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_calls(sql)?;
-    Ok(nest_in(sql))
+    let has_windows = resolve_base_windows(sql)?;
+    let has_names = name_subqueries(sql);
+    Ok(nest_in(sql) || has_windows || has_names)
 }

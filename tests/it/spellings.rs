@@ -16,7 +16,7 @@ use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::{answer, lines};
-use crate::support::{draw_join_mode, register, set};
+use crate::support::{draw_join_mode, in_datafusion, register, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -215,14 +215,16 @@ fn distance(random: &mut Random, p: &str, q: &str) -> String {
             format!("abs(({p}.i0 + {large}) - ({q}.i1 - {large})) {op} {length}")
         }
         5 => format!(
-            "extract(epoch FROM {p}.m0 - {q}.m0) BETWEEN {} AND {length}",
+            "extract(epoch FROM ({p}.m0 - {q}.m0)) BETWEEN {} AND {length}",
             length - 5
         ),
         6 => format!(
-            "abs(extract(epoch FROM {q}.t0 - {p}.m0)) / 60 {op} {}",
+            "abs(extract(epoch FROM ({q}.t0 - {p}.m0))) / 60 {op} {}",
             length as f64 / 30.0
         ),
-        _ => format!("extract(epoch FROM {p}.t0 - {q}.t0) * 2 {op} {length} AND {p}.t0 >= {q}.t1"),
+        _ => {
+            format!("extract(epoch FROM ({p}.t0 - {q}.t0)) * 2 {op} {length} AND {p}.t0 >= {q}.t1")
+        }
     }
 }
 
@@ -593,7 +595,7 @@ async fn ranges_in_other_words_are_those_of_datafusion() {
         let (with, without) = sessions(random);
         for _ in 0..QUERIES {
             let (sql, other) = query(random);
-            let expected = answer(&without, &other).await;
+            let expected = answer(&without, &in_datafusion(&other)).await;
             let (expected, _) = expected.unwrap_or_else(|e| panic!("seed {seed}: {other}: {e}"));
             asked += 1;
             let (found, has_range_join) = match executed(&with, &sql).await {

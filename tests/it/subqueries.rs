@@ -5,6 +5,7 @@
 
 use crate::range_join::answer;
 use crate::spellings::{condition, executed, sessions};
+use crate::support::in_datafusion;
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -159,7 +160,7 @@ async fn subqueries_have_the_rows_of_joins() {
         let (with, without) = sessions(random);
         for _ in 0..QUERIES {
             let (sql, other) = query(random);
-            let expected = answer(&without, &other).await;
+            let expected = answer(&without, &in_datafusion(&other)).await;
             let (expected, _) = expected.unwrap_or_else(|e| panic!("seed {seed}: {other}: {e}"));
             asked += 1;
             match executed(&with, &sql).await {

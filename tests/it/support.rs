@@ -82,6 +82,21 @@ pub fn set(ctx: &SessionContext, name: &str, value: &str) {
     options.set(name, value).expect("an option");
 }
 
+/// A query in words that DataFusion alone understands as they are meant: it loses the fraction of the seconds between
+/// two times, here `extract(epoch FROM (a - b))`, and compares days with a difference of times by the days alone.
+pub fn in_datafusion(sql: &str) -> String {
+    let seconds = "extract(epoch FROM TIMESTAMP '1970-01-01T00:00:00' + (";
+    let sql = sql.replace("extract(epoch FROM (", seconds);
+    let days = -10..10;
+    days.fold(sql, |sql, days| {
+        let (written, meant) = (
+            format!("INTERVAL '{days} days'"),
+            format!("INTERVAL '{} hours'", days * 24),
+        );
+        sql.replace(&written, &meant)
+    })
+}
+
 /// Sets `rmq.join_mode` to that of `RMQ_TEST_JOIN_MODE`, or to a random one. Leaves `random` as it is, so that cases of
 /// earlier seeds stay the same.
 pub fn draw_join_mode(ctx: &SessionContext, random: &Random) {

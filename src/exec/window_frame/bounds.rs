@@ -4,11 +4,14 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, DynComparator, make_comparator, new_empty_array};
-use arrow::compute::SortOptions;
+use arrow::buffer::NullBuffer;
 use arrow::compute::kernels::numeric::{add, sub};
+use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
+
+use crate::expr::decimal_average::decimal_digits;
 
 /// The frames of rows of sorted groups.
 pub(crate) struct FrameBounds {
@@ -30,14 +33,33 @@ enum Edge {
 struct Limits {
     /// Compares the keys of a row with the limit of a row, in the order of each expression.
     compare: Vec<DynComparator>,
-    /// The rows whose limit is beyond all values of the key's type, if there are any.
-    beyond: Option<Vec<bool>>,
+    beyond: Option<Beyond>,
     is_preceding: bool,
 }
 
+/// Limits beyond all values of the key's type: all keys are on one side of them, but for NULLs, which have their place
+/// before or after the others.
+struct Beyond {
+    /// The rows that have such a limit.
+    rows: Vec<bool>,
+    /// Which keys are NULL.
+    nulls: Option<NullBuffer>,
+    nulls_first: bool,
+}
+
 impl FrameBounds {
-    /// Whether frames can be found of rows whose keys have these types. The rest is DataFusion's: GROUPS, and distances
-    /// of decimals, whose type they change.
+    /// Whether frames of keys end at a distance from the row.
+    pub(crate) fn end_at_distance(frame: &WindowFrame) -> bool {
+        let has_distance = match &frame.end_bound {
+            WindowFrameBound::Preceding(distance) | WindowFrameBound::Following(distance) => {
+                !distance.is_null()
+            }
+            WindowFrameBound::CurrentRow => false,
+        };
+        has_distance && frame.units == WindowFrameUnits::Range
+    }
+
+    /// Whether frames can be found of rows whose keys have these types. The rest is DataFusion's, such as GROUPS.
     pub(crate) fn supports(frame: &WindowFrame, keys: &[DataType]) -> bool {
         let bounds = [&frame.start_bound, &frame.end_bound];
         let mut distances = bounds.into_iter().filter_map(|bound| match bound {
@@ -55,8 +77,8 @@ impl FrameBounds {
             WindowFrameUnits::Range if !keys.iter().all(can_compare) => false,
             WindowFrameUnits::Range => distances.all(|offset| match keys {
                 [key] => [true, false].into_iter().all(|forward| {
-                    let moved = move_keys(&new_empty_array(key), offset, forward);
-                    moved.is_ok_and(|(moved, _)| moved.data_type() == key)
+                    let moved = moved_type(key, offset, forward);
+                    moved.is_ok_and(|moved| moved == *key || is_wider(&moved, key))
                 }),
                 _ => false,
             }),
@@ -169,11 +191,17 @@ impl Limits {
         offset: Option<&ScalarValue>,
         is_preceding: bool,
     ) -> Result<Self> {
-        let (limits, beyond) = match (offset, keys, options) {
-            (None, ..) => (keys.to_vec(), None),
+        let (keys, limits, beyond) = match (offset, keys, options) {
+            (None, ..) => (keys.to_vec(), keys.to_vec(), None),
             (Some(offset), [key], [order]) => {
-                let (limits, beyond) = move_keys(key, offset, is_preceding == order.descending)?;
-                (vec![limits], beyond)
+                let (limits, rows) = move_keys(key, offset, is_preceding == order.descending)?;
+                let beyond = rows.map(|rows| Beyond {
+                    rows,
+                    nulls: key.logical_nulls(),
+                    nulls_first: order.nulls_first,
+                });
+                // The sum of decimals has more digits.
+                (vec![cast(key, limits.data_type())?], vec![limits], beyond)
             }
             _ => return internal_err!("a distance needs one expression in ORDER BY"),
         };
@@ -189,24 +217,64 @@ impl Limits {
 
     /// The first of the rows `from..to` whose keys don't pass the limit of `row`.
     fn find(&self, row: usize, from: usize, to: usize, passes: fn(Ordering) -> bool) -> usize {
-        if self.beyond.as_ref().is_some_and(|beyond| beyond[row]) {
-            return if self.is_preceding { from } else { to };
-        }
-        let mut end = from;
-        while end < to {
-            let orders = self.compare.iter().map(|compare| compare(end, row));
-            let order = orders.fold(Ordering::Equal, Ordering::then);
-            if !passes(order) {
-                break;
+        let beyond = self.beyond.as_ref().filter(|beyond| beyond.rows[row]);
+        let order = |position: usize| match beyond {
+            Some(beyond) => beyond.order(position, self.is_preceding),
+            None => {
+                let orders = self.compare.iter().map(|compare| compare(position, row));
+                orders.fold(Ordering::Equal, Ordering::then)
             }
+        };
+        let mut end = from;
+        while end < to && passes(order(end)) {
             end += 1;
         }
         end
     }
 }
 
-/// The keys with `offset` added or subtracted, and for which rows the result is beyond the type. NULL stays NULL, and
-/// an unsigned number does not fall below 0.
+impl Beyond {
+    /// How the key at `position` compares with a limit before, or after, all values.
+    fn order(&self, position: usize, is_before: bool) -> Ordering {
+        let is_null = self
+            .nulls
+            .as_ref()
+            .is_some_and(|nulls| nulls.is_null(position));
+        let is_less = if is_null {
+            self.nulls_first
+        } else {
+            !is_before
+        };
+        if is_less {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        }
+    }
+}
+
+/// The type of keys with `offset` added or subtracted.
+fn moved_type(key: &DataType, offset: &ScalarValue, forward: bool) -> Result<DataType> {
+    let (none, by) = (new_empty_array(key), offset.to_scalar()?);
+    let moved = if forward {
+        add(&none, &by)
+    } else {
+        sub(&none, &by)
+    };
+    Ok(moved?.data_type().clone())
+}
+
+/// Whether it is a decimal type with the values of `key`, or more.
+fn is_wider(moved: &DataType, key: &DataType) -> bool {
+    match (decimal_digits(moved), decimal_digits(key)) {
+        (Some((digits, scale)), Some((key_digits, key_scale))) => {
+            scale == key_scale && digits >= key_digits
+        }
+        _ => false,
+    }
+}
+
+/// The keys with `offset` added or subtracted, and for which rows the result is beyond the type. NULL stays NULL.
 fn move_keys(
     keys: &ArrayRef,
     offset: &ScalarValue,
@@ -222,6 +290,7 @@ fn move_keys(
         return Ok((moved, None));
     }
     // Some key is near the end of its type.
+    let data_type = moved_type(keys.data_type(), offset, forward)?;
     let (mut limits, mut beyond) = (vec![], vec![]);
     for row in 0..keys.len() {
         let key = ScalarValue::try_from_array(keys, row)?;
@@ -229,13 +298,11 @@ fn move_keys(
             Ok(key.clone())
         } else if forward {
             key.add_checked(offset)
-        } else if key.is_unsigned() && key < *offset {
-            key.sub(&key)
         } else {
             key.sub_checked(offset)
         };
         beyond.push(moved.is_err());
-        limits.push(moved.unwrap_or(key));
+        limits.push(moved.unwrap_or(key).cast_to(&data_type)?);
     }
     Ok((ScalarValue::iter_to_array(limits)?, Some(beyond)))
 }

@@ -14,7 +14,8 @@ use datafusion::functions_aggregate::sum::Sum;
 use datafusion::functions_window::nth_value::NthValue;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::window::{
-    SlidingAggregateWindowExpr, StandardWindowExpr, StandardWindowFunctionExpr, WindowExpr,
+    PlainAggregateWindowExpr, SlidingAggregateWindowExpr, StandardWindowExpr,
+    StandardWindowFunctionExpr, WindowExpr,
 };
 use datafusion::physical_plan::windows::WindowUDFExpr;
 
@@ -56,7 +57,7 @@ enum Answer {
 }
 
 impl FrameCall {
-    /// The call of `expr`, whose frames slide, over rows of `schema`; `None` if it is DataFusion's.
+    /// The call of `expr` over rows of `schema`; `None` if it is DataFusion's.
     ///
     /// # Errors
     /// Those of the types of its expressions.
@@ -64,6 +65,8 @@ impl FrameCall {
         let any = expr.as_any();
         let aggregate = if let Some(sliding) = any.downcast_ref::<SlidingAggregateWindowExpr>() {
             sliding.get_aggregate_expr()
+        } else if let Some(growing) = any.downcast_ref::<PlainAggregateWindowExpr>() {
+            growing.get_aggregate_expr()
         } else if let Some(standard) = any.downcast_ref::<StandardWindowExpr>() {
             let function = standard.get_standard_func_expr();
             let udf = function.as_any().downcast_ref::<WindowUDFExpr>();
@@ -95,6 +98,7 @@ impl FrameCall {
         let field = aggregate.field();
         let result = field.data_type();
         let inner = aggregate.fun().inner();
+        let slides = !expr.get_window_frame().is_ever_expanding();
         let is_plain = !aggregate.is_distinct() && !aggregate.ignore_nulls();
         let answer = match types.as_slice() {
             [value] if inner.is::<Min>() && is_extreme_of(value, result) => {
@@ -111,7 +115,7 @@ impl FrameCall {
                 Answer::Average
             }
             // An error in DataFusion.
-            _ if aggregate.create_sliding_accumulator().is_err() => {
+            _ if slides && aggregate.create_sliding_accumulator().is_err() => {
                 Answer::Accumulated(Arc::new(aggregate.clone()))
             }
             _ => return Ok(None),

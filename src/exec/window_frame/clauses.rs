@@ -9,7 +9,7 @@ pub fn ignores_nulls(function: &WindowUDFExpr) -> bool {
     format!("{function:?}").ends_with("ignore_nulls: true }")
 }
 
-/// Whether an aggregate over frames has FILTER.
+/// Whether an aggregate over frames has FILTER: one that no rule has made CASE.
 #[must_use]
 pub fn has_filter(aggregate: &dyn WindowExpr) -> bool {
     !format!("{aggregate:?}").ends_with("filter: None }")

@@ -13,7 +13,8 @@
 //!
 //! 1. `stream` reads rows, sorted by PARTITION BY and ORDER BY, until there are as many new ones as were kept.
 //! 2. `bounds` finds the frame of each row. Both ends only move forward within a group. A frame is final if a row
-//!    behind it is known, or the end of its group.
+//!    behind it is known, or the end of its group. A bound beyond the type of the key is before or after all keys, but
+//!    for NULLs, which are peers of one another only.
 //! 3. `call` answers the final frames of all groups at once: MIN and MAX by levels of chunk minima, SUM, COUNT and AVG
 //!    by prefix sums and block sums, first and last values by position, those that are not NULL by the nearest position
 //!    that has one, the nth by DataFusion's function. An aggregate whose accumulator can't let a row go, which is an

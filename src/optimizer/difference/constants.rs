@@ -6,6 +6,7 @@ use datafusion::functions::datetime;
 use datafusion::logical_expr::Operator;
 
 use crate::expr::decimal_average::decimal_digits;
+use crate::expr::duration::SecondsUdf;
 use crate::optimizer::condition::Operand;
 use crate::optimizer::lossless_casts::has_room;
 
@@ -39,7 +40,15 @@ pub(super) fn whole_epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     (*function == *datetime::to_unixtime()).then_some(of)
 }
 
-/// What `extract(epoch FROM …)` is of.
+/// The duration that `extract(epoch FROM …)` is of.
+pub(super) fn seconds_of<E: Operand>(expr: &E) -> Option<&E> {
+    let (function, [of]) = expr.as_call()? else {
+        return None;
+    };
+    function.inner().is::<SecondsUdf>().then_some(of)
+}
+
+/// The time that `extract(epoch FROM …)` is of.
 pub(super) fn epoch_of<E: Operand>(expr: &E) -> Option<&E> {
     let (function, [part, of]) = expr.as_call()? else {
         return None;

@@ -13,12 +13,13 @@
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::functions::{core, datetime};
+use datafusion::functions::core;
 use datafusion::logical_expr::expr::{BinaryExpr, Case, ScalarFunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator, SortExpr, binary_expr, lit};
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::distance::DistanceUdf;
+use crate::expr::duration::SecondsUdf;
 use crate::optimizer::logical::condition_parts::is_of;
 
 /// A distance of a key of the build side from a point of the probe side.
@@ -26,10 +27,8 @@ use crate::optimizer::logical::condition_parts::is_of;
 pub(crate) struct KeyDistance {
     pub(crate) key: Expr,
     pub(crate) point: Expr,
-    /// The whole expression.
+    /// The whole expression, which is never less for a row that is farther.
     pub(crate) by: Expr,
-    /// Whether it is rounded to seconds, and not always to the nearest ones.
-    is_rounded: bool,
     /// Whether it never wraps around.
     is_exact: bool,
 }
@@ -42,9 +41,9 @@ impl KeyDistance {
         }
         let Some(Difference {
             of: (a, b),
-            is_rounded,
             is_absolute,
             is_exact,
+            ..
         }) = absolute_difference(&order.expr)
         else {
             return Ok(None);
@@ -72,19 +71,8 @@ impl KeyDistance {
             key: key.clone(),
             point: point.clone(),
             by: order.expr.clone(),
-            is_rounded,
             is_exact: is_exact && !key_type.is_floating(),
         }))
-    }
-
-    /// What no farther row's distance is below.
-    pub(crate) fn least(&self) -> Expr {
-        // Of two distances that are rounded the greater one may be up to two seconds less.
-        if self.is_rounded {
-            self.by.clone() - lit(2.0)
-        } else {
-            self.by.clone()
-        }
     }
 
     /// Whether the distance of a key grows from the point on; it may be NULL for a key that is. From a point that is
@@ -120,8 +108,8 @@ impl KeyDistance {
 /// A difference, or what grows with it.
 struct Difference<'a> {
     of: (&'a Expr, &'a Expr),
-    /// Whether it is rounded to seconds, and not always to the nearest ones.
-    is_rounded: bool,
+    /// Whether it is seconds, as floats.
+    is_seconds: bool,
     /// Whether it is never below zero, also where both operands are zeros.
     is_absolute: bool,
     /// Whether it never wraps around.
@@ -142,7 +130,7 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
             }),
             [a, b] if func.inner().is::<DistanceUdf>() => Some(Difference {
                 of: (a, b),
-                is_rounded: false,
+                is_seconds: false,
                 is_absolute: true,
                 is_exact: true,
             }),
@@ -180,19 +168,12 @@ impl<'a> Difference<'a> {
                 Self::from_expr(&cast.expr)
             }
             Expr::ScalarFunction(ScalarFunction { func, args })
-                if *func == datetime::date_part() =>
+                if func.inner().is::<SecondsUdf>() =>
             {
-                let [Expr::Literal(part, _), of] = args.as_slice() else {
-                    return None;
-                };
-                let part = part.try_as_str().flatten()?;
-                // DataFusion leaves out the fractions of durations of more than 2.1 s.
-                let rounded = |difference: Self| Self {
-                    is_rounded: true,
-                    ..difference
-                };
-                let is_epoch = part.eq_ignore_ascii_case("epoch");
-                is_epoch.then(|| Self::from_expr(of).map(rounded)).flatten()
+                Some(Self {
+                    is_seconds: true,
+                    ..Self::from_expr(args.first()?)?
+                })
             }
             Expr::BinaryExpr(BinaryExpr {
                 left,
@@ -200,7 +181,7 @@ impl<'a> Difference<'a> {
                 right,
             }) => Some(Self {
                 of: (left, right),
-                is_rounded: false,
+                is_seconds: false,
                 is_absolute: false,
                 is_exact: false,
             }),
@@ -212,6 +193,6 @@ impl<'a> Difference<'a> {
     fn or_opposite(self, other: &'a Expr) -> Option<Self> {
         let opposite = Self::from_expr(other)?;
         let is_opposite = self.of.0 == opposite.of.1 && self.of.1 == opposite.of.0;
-        (is_opposite && self.is_rounded == opposite.is_rounded).then_some(self)
+        (is_opposite && self.is_seconds == opposite.is_seconds).then_some(self)
     }
 }

@@ -4,10 +4,11 @@
 //! (`mark_join`; `why_no_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
-//! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing.
-//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan that does
-//! not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a
-//! physical rule.
+//! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates` drops
+//! what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares durations with
+//! intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of the NULLs that
+//! decorrelated subqueries have. A plan that does not match gets a `Rejection`, which is logged, and stays as it is.
+//! Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -30,11 +31,11 @@ pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod crossing_aggregates;
 pub(crate) mod distance;
+pub(crate) mod filtered_frames;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
 pub(crate) mod in_as_exists;
-pub(crate) mod join_schemas;
 pub(crate) mod join_subquery;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
@@ -53,10 +54,12 @@ pub(crate) mod order_by_distance;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
+pub(crate) mod renewed_schemas;
 pub(crate) mod scalar_subquery;
 pub(crate) mod subquery_rows;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod tied_rows;
+pub(crate) mod time_differences;
 pub(crate) mod unused_aggregates;
 pub(crate) mod why_no_join;

@@ -203,7 +203,7 @@ fn distance_from(
     Ok(Distance {
         point,
         by: distance.by.clone(),
-        least: distance.least(),
+        least: distance.by.clone(),
         grows: distance.grows(then_by.is_empty(), schema)?,
     })
 }

@@ -10,17 +10,17 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, FieldRef};
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, Union};
+use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::optimizer::logical::common::outer_columns::has_expression;
-use crate::optimizer::logical::common::plans::map_expressions;
+use crate::optimizer::logical::common::plans::{map_expressions, with_new_schema};
 
 /// Makes scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
 /// nothing if `rmq.rewrite` is false.
@@ -123,23 +123,4 @@ fn make_nullable(expr: Expr) -> Result<Transformed<Expr>> {
 /// An outer column may come from a subquery that is made nullable.
 fn nullable(field: &FieldRef) -> FieldRef {
     Arc::new(Field::clone(field).with_nullable(true))
-}
-
-/// The node with a schema that fits its inputs and expressions.
-fn with_new_schema(node: LogicalPlan) -> Result<LogicalPlan> {
-    let LogicalPlan::Union(Union { inputs, schema }) = node else {
-        return node.recompute_schema();
-    };
-    // DataFusion keeps the schema of a union.
-    let fields = schema.iter().enumerate().map(|(i, (qualifier, field))| {
-        let inputs = inputs
-            .iter()
-            .filter_map(|input| input.schema().fields().get(i));
-        let is_nullable = field.is_nullable() || inputs.into_iter().any(|f| f.is_nullable());
-        let field = Field::clone(field).with_nullable(is_nullable);
-        (qualifier.cloned(), Arc::new(field))
-    });
-    let schema = DFSchema::new_with_metadata(fields.collect(), schema.metadata().clone())?;
-    let schema = Arc::new(schema);
-    Ok(LogicalPlan::Union(Union { inputs, schema }))
 }

@@ -23,7 +23,7 @@ use crate::optimizer::rejection::{Match, or_log, reject};
 
 physical_rule!(
     /// Answers window functions over frames that slide by indexes and prefix sums, and the last value that is not NULL
-    /// also over frames that grow.
+    /// also over frames that grow. Frames that grow up to a distance from each row's key, too.
     ///
     /// It must run after DataFusion's rules for windows, which know its own operators only. It does nothing if
     /// `rmq.rewrite` is false.
@@ -170,7 +170,9 @@ fn with_frames(plan: &Arc<dyn ExecutionPlan>) -> Match<Option<Arc<dyn ExecutionP
 }
 
 /// The call of a window function over frames that slide; `None` for those that are DataFusion's. A frame that only
-/// grows costs it no more than a pass over the rows, except for a first or last value that is not NULL.
+/// grows costs it no more than a pass over the rows, except for a first or last value that is not NULL. But of one that
+/// ends at a distance from the row's key it takes rows with a NULL key for those of a key near the end of its type, and
+/// the frame of such a row for final at the end of a batch.
 fn sliding_call(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Match<Option<FrameCall>> {
     let frame = expr.get_window_frame();
     let keys = expr.order_by().iter();
@@ -180,5 +182,8 @@ fn sliding_call(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Match<Option<Fra
         return Ok(None);
     }
     let call = FrameCall::try_match(expr, schema)?;
-    Ok(call.filter(|call| !frame.is_ever_expanding() || call.reads_growing_frames()))
+    if frame.is_ever_expanding() && !FrameBounds::end_at_distance(frame) {
+        return Ok(call.filter(FrameCall::reads_growing_frames));
+    }
+    Ok(call)
 }

@@ -168,6 +168,105 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["No field named"],
     },
+    // A difference of times and an interval are compared by the days alone.
+    Fault {
+        options: &[],
+        sql: "SELECT TIMESTAMP '2020-02-01T00:00:00' - TIMESTAMP '2020-01-01T00:00:00' <= INTERVAL '7 days'",
+        right: &["false"],
+        wrong: &["true"],
+    },
+    // A bound beyond the type's end, beside a NULL.
+    Fault {
+        options: &[],
+        sql: "SELECT count(*) OVER (ORDER BY k RANGE BETWEEN CURRENT ROW AND 10 FOLLOWING) \
+              FROM (SELECT CASE WHEN id = 1 THEN 9223372036854775807 END AS k FROM t)",
+        right: &["1", "1"],
+        wrong: &["1", "2"],
+    },
+    // A frame that ends before rows with NULL keys ends with their batch.
+    Fault {
+        options: &[("datafusion.execution.batch_size", "2")],
+        sql: "SELECT count(*) OVER (ORDER BY k RANGE BETWEEN UNBOUNDED PRECEDING AND 5 PRECEDING) \
+              FROM (SELECT nullif(value, value) AS k FROM generate_series(1, 3))",
+        right: &["3", "3", "3"],
+        wrong: &["2", "2", "3"],
+    },
+    // A window that begins with another one is not that one.
+    Fault {
+        options: &[],
+        sql: "SELECT sum(v) OVER (w ROWS UNBOUNDED PRECEDING) FROM t WINDOW w AS (PARTITION BY id)",
+        right: &["5", "6"],
+        wrong: &["11", "5"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT sum(v) OVER (nosuch) FROM t",
+        right: &[],
+        wrong: &["11", "11"],
+    },
+    // Times have no frames.
+    Fault {
+        options: &[],
+        sql: "SELECT count(*) OVER (ORDER BY ts::TIME) FROM s",
+        right: &["1"],
+        wrong: &["Cannot run range queries on datatype"],
+    },
+    // The deviation of equal values that follow others.
+    Fault {
+        options: &[],
+        sql: "SELECT s = 0 FROM (SELECT i, stddev(x) OVER (ORDER BY i ROWS 2 PRECEDING) AS s \
+              FROM (VALUES (1, 1e3), (2, 0.1), (3, 0.1), (4, 0.1), (5, 0.1)) AS v(i, x)) WHERE i = 5",
+        right: &["true"],
+        wrong: &["false"],
+    },
+    // The name of a subquery in a SELECT list.
+    Fault {
+        options: &[],
+        sql: "SELECT t.id, (SELECT u.id FROM u) FROM t",
+        right: &["1 | 0", "2 | 0"],
+        wrong: &["ambiguous"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT (SELECT u.id FROM u), (SELECT u.id FROM u) FROM u",
+        right: &["0 | 0"],
+        wrong: &["unique expression names"],
+    },
+    // A count that is decorrelated below a union.
+    Fault {
+        options: &[],
+        sql: "SELECT (SELECT count(*) FROM u WHERE u.id = t.id) AS n FROM t UNION SELECT 0",
+        right: &["0"],
+        wrong: &["field nullability"],
+    },
+    // A float is compared with a decimal as one with 15 digits after the point.
+    Fault {
+        options: &[],
+        sql: "SELECT CAST('133.52' AS DOUBLE) <= CAST('133.52' AS DECIMAL(10, 2))",
+        right: &["true"],
+        wrong: &["false"],
+    },
+    // The weight of a percentile has six digits.
+    Fault {
+        options: &[],
+        sql: "SELECT percentile_cont(0.95) WITHIN GROUP (ORDER BY column1) FROM (VALUES (1.0), (2.0), (3.0))",
+        right: &["2.9"],
+        wrong: &["2.899999"],
+    },
+    // The least of infinities by groups.
+    Fault {
+        options: &[],
+        sql: "SELECT min(f / 0) = CAST('inf' AS DOUBLE) FROM t GROUP BY id",
+        right: &["true", "true"],
+        wrong: &["false", "false"],
+    },
+    // IS NOT DISTINCT FROM binds less than AND.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE (id = 9) IS NOT DISTINCT FROM false AND v = 6",
+        right: &["2"],
+        wrong: &["1", "2"],
+    },
     // The fraction of a difference of more than 2.1 seconds is lost.
     Fault {
         options: &[],

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::Field;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, DFSchemaRef, Result};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Expr, Extension, Filter, LogicalPlan, Projection, Subquery, UserDefinedLogicalNode,
+    Expr, Extension, Filter, LogicalPlan, Projection, Subquery, Union, UserDefinedLogicalNode,
 };
 
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
@@ -69,6 +70,36 @@ pub(crate) fn map_expressions(
         let name = save_name(&preserver, &expr);
         Ok(rewrite(expr)?.update_data(|expr| name.restore(expr)))
     })
+}
+
+/// The node with a schema that fits its inputs and expressions.
+pub(crate) fn with_new_schema(node: LogicalPlan) -> Result<LogicalPlan> {
+    match node {
+        // DataFusion keeps the schema of a union, and of a node of this crate.
+        LogicalPlan::Union(union) => {
+            let schema = with_nulls_of_inputs(&union)?;
+            Ok(LogicalPlan::Union(Union { schema, ..union }))
+        }
+        LogicalPlan::Extension(_) => {
+            let inputs = node.inputs().into_iter().cloned().collect();
+            node.with_new_exprs(node.expressions(), inputs)
+        }
+        node => node.recompute_schema(),
+    }
+}
+
+/// The schema of a union, whose columns may have NULLs where one of its inputs may.
+pub(crate) fn with_nulls_of_inputs(union: &Union) -> Result<DFSchemaRef> {
+    let fields = union.schema.iter().enumerate();
+    let fields = fields.map(|(i, (qualifier, field))| {
+        let mut inputs = union.inputs.iter();
+        let may_be_null = inputs.any(|input| input.schema().field(i).is_nullable());
+        let field = Field::clone(field).with_nullable(field.is_nullable() || may_be_null);
+        (qualifier.cloned(), Arc::new(field))
+    });
+    let metadata = union.schema.metadata().clone();
+    let schema = DFSchema::new_with_metadata(fields.collect(), metadata)?;
+    Ok(Arc::new(schema))
 }
 
 /// Puts a node with one input above another one, which may have more columns, with the columns of `schema`.

@@ -1,0 +1,112 @@
+//! FILTER of an aggregate over frames that slide, as a CASE of its argument.
+//!
+//! ```text
+//!   count(*) FILTER (WHERE v > 3) OVER w      count(CASE WHEN v > 3 THEN 1 END) OVER w
+//! ```
+//!
+//! The physical rule for such frames sees only whether an aggregate has FILTER: DataFusion shows the condition to no
+//! other crate.
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::Transformed;
+use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::sum::Sum;
+use datafusion::logical_expr::expr::WindowFunctionParams;
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, Window, WindowFrameUnits, WindowFunctionDefinition, when,
+};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::common::options::RmqOptions;
+use crate::exec::window_frame::bounds::FrameBounds;
+
+/// Puts the condition of FILTER into the argument of COUNT, SUM, AVG, MIN and MAX over frames that slide, none of which
+/// counts a NULL. Does nothing if `rmq.rewrite` is false.
+#[derive(Debug, Default)]
+pub struct FiltersOfFramesToCases;
+
+impl OptimizerRule for FiltersOfFramesToCases {
+    fn name(&self) -> &'static str {
+        "rmq_filters_of_frames_to_cases"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Window(Window {
+            input, window_expr, ..
+        }) = &plan
+        else {
+            return Ok(Transformed::no(plan));
+        };
+        let rewrites = RmqOptions::rewrites(&config.options());
+        if !rewrites || !window_expr.iter().any(has_filter) {
+            return Ok(Transformed::no(plan));
+        }
+        let exprs = window_expr.iter().cloned().map(|expr| {
+            if !has_filter(&expr) {
+                return Ok(expr);
+            }
+            let name = expr.schema_name().to_string();
+            Ok(as_case(expr)?.alias(name))
+        });
+        let exprs = exprs.collect::<Result<Vec<_>>>()?;
+        let window = Window::try_new(exprs, input.clone())?;
+        Ok(Transformed::yes(LogicalPlan::Window(window)))
+    }
+}
+
+/// Whether a window function is an aggregate with FILTER over frames that slide.
+fn has_filter(expr: &Expr) -> bool {
+    let call = match expr {
+        // Types that DataFusion has given to arguments leave the name as it was.
+        Expr::Alias(alias) => return has_filter(&alias.expr),
+        Expr::WindowFunction(call) => call,
+        _ => return false,
+    };
+    let WindowFunctionDefinition::AggregateUDF(function) = &call.fun else {
+        return false;
+    };
+    let function = function.inner();
+    let skips_nulls = function.is::<Count>()
+        || function.is::<Sum>()
+        || function.is::<Avg>()
+        || function.is::<Min>()
+        || function.is::<Max>();
+    let WindowFunctionParams {
+        window_frame: frame,
+        filter,
+        distinct,
+        ..
+    } = &call.params;
+    // As `physical::window_frames` takes them.
+    let slides = !frame.is_ever_expanding() || FrameBounds::end_at_distance(frame);
+    let is_known = frame.units != WindowFrameUnits::Groups;
+    filter.is_some() && skips_nulls && !distinct && slides && is_known
+}
+
+/// The same function, without its name, of an argument that is NULL where FILTER leaves the row out.
+fn as_case(expr: Expr) -> Result<Expr> {
+    Ok(match expr {
+        Expr::Alias(alias) => as_case(*alias.expr)?,
+        Expr::WindowFunction(mut call) => {
+            let params = &mut call.params;
+            if let Some(argument) = params.args.first_mut()
+                && let Some(condition) = params.filter.take()
+            {
+                *argument = when(*condition, std::mem::take(argument)).end()?;
+            }
+            Expr::WindowFunction(call)
+        }
+        other => other,
+    })
+}
