@@ -260,8 +260,8 @@ fn with_own_column(condition: &Expr, of_row: &Expr) -> Option<(Expr, Operator)> 
     }
 }
 
-/// What a column is equal to that is not of this input.
-fn equal_to(column: &Expr, conditions: &[Expr], input: &LogicalPlan) -> Option<Expr> {
+/// What an expression is equal to that is not of this input.
+pub(crate) fn equal_to(column: &Expr, conditions: &[Expr], input: &LogicalPlan) -> Option<Expr> {
     conditions.iter().find_map(|condition| {
         let Expr::BinaryExpr(BinaryExpr {
             left,
