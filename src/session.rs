@@ -35,8 +35,8 @@ use crate::optimizer::{
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
     JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
     LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    NullableSubqueries, OuterJoinToAntiJoin, PartitionRangeJoins, RangeCallToLookup,
+    RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -257,8 +257,17 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             vec![Arc::new(RenewJoinSchemas)],
         ),
         (
+            // Before DataFusion's rule for outer joins, which takes a condition that is NULL on one side to the other.
+            Before("push_down_filter"),
+            vec![Arc::new(OuterJoinToAntiJoin)],
+        ),
+        (
+            // Again for conditions that this rule has pushed to an outer join.
             Before("single_distinct_aggregation_to_group_by"),
-            vec![Arc::new(DistinctGroupedJoinToRangeJoin)],
+            vec![
+                Arc::new(OuterJoinToAntiJoin),
+                Arc::new(DistinctGroupedJoinToRangeJoin),
+            ],
         ),
         (
             End,

@@ -5,8 +5,8 @@
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans. A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows
-//! become range joins by a physical rule.
+//! plans, `anti_left_join` makes anti joins of outer joins with IS NULL. A plan that does not match gets a `Rejection`,
+//! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -22,6 +22,7 @@
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
+pub(crate) mod anti_left_join;
 pub(crate) mod arg_extreme;
 pub(crate) mod average;
 pub(crate) mod common;
