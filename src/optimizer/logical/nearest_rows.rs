@@ -75,19 +75,20 @@ impl CorrelatedRows {
         let NearestQuery {
             mut build,
             conditions,
-            order,
+            mut order,
             then_by,
-            distance,
+            mut distance,
             columns,
         } = nearest
             .query(probe, config)?
             .with_names_of_its_own(probe, config)?;
+        let order_by = (&mut order.expr, &mut distance);
         let Matched {
             mut condition,
             residual,
             probe_filter,
             is_in_order,
-        } = match_condition(&conditions, &order.expr, probe, &build)?;
+        } = match_in_order(&conditions, order_by, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
             check_branches(residual, &probe.join(build.schema())?)?;
@@ -227,6 +228,25 @@ struct Matched {
     probe_filter: Option<Expr>,
     /// Whether the order of the range key is what rows are ordered by first.
     is_in_order: bool,
+}
+
+/// As [`match_condition`]. Where the range is not about the seconds whose distance is what rows are ordered by, these
+/// become the distance of their times.
+fn match_in_order(
+    conditions: &[Expr],
+    (order, distance): (&mut Expr, &mut Option<KeyDistance>),
+    probe: &DFSchema,
+    build: &LogicalPlan,
+) -> Match<Matched> {
+    let matched = match_condition(conditions, order, probe, build)?;
+    if let Some(of_seconds) = distance.as_ref().filter(|_| !matched.is_in_order)
+        && let Some(of_times) = of_seconds.of_times(probe, build.schema())?
+    {
+        *order = of_times.key.clone();
+        *distance = Some(of_times);
+        return match_condition(conditions, order, probe, build);
+    }
+    Ok(matched)
 }
 
 /// Sorts conditions into those by keys and a further one on pairs of rows.
