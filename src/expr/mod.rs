@@ -17,4 +17,5 @@ pub(crate) mod order_key;
 pub(crate) mod parts;
 pub(crate) mod range_calls;
 pub(crate) mod range_udf;
+pub(crate) mod text_range;
 pub(crate) mod total_order;

@@ -13,6 +13,7 @@ use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::late_error::{FallibleUdf, RaiseUdf};
 use crate::expr::nullable::NullableUdf;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use crate::expr::text_range::{TextRange, TextRangeUdf};
 use crate::expr::total_order::TotalOrderUdaf;
 use rmq_engine::{Comparison, Extreme};
 
@@ -20,11 +21,12 @@ use rmq_engine::{Comparison, Extreme};
 /// registers them.
 #[must_use]
 pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
-    let scalars = vec![
+    let mut scalars = vec![
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
         ScalarUDF::from(RaiseUdf::new()),
     ];
+    scalars.extend(TextRange::ALL.map(|range| ScalarUDF::from(TextRangeUdf::new(range))));
     let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
     (scalars, extremes.map(AggregateUDF::from).to_vec())
 }

@@ -14,19 +14,22 @@
 //! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
-// `condition` recognises a comparison with a bound, `difference` and `alternatives` do in other words, `cost` decides
-// whether sorting pays, `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for
-// all arguments, `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes
-// them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
+// `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in other
+// words, `cost` decides whether sorting pays,
+// `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
+// `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
+// that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
 pub(crate) mod alternatives;
 pub(crate) mod condition;
 pub(crate) mod cost;
 pub(crate) mod difference;
+pub(crate) mod extremes;
 pub(crate) mod infallible_call;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
 pub(crate) mod physical;
+pub(crate) mod prefixes;
 pub(crate) mod rejection;
 pub(crate) mod written;
 

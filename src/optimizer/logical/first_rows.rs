@@ -63,6 +63,7 @@ use crate::optimizer::logical::common::plans::{
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::lateral::Lateral;
 use crate::optimizer::logical::tied_rows::{is_searched, limited, with_ties};
+use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
@@ -311,6 +312,9 @@ impl Groups {
         let all: Vec<Expr> = on.chain(self.conditions.iter().cloned()).collect();
         for expr in all.iter().chain(&self.by) {
             check_repeats(expr)?;
+        }
+        if all.iter().any(is_about_prefix) {
+            return reject("the rows of a prefix are in no order that has a range of them");
         }
         let conditions = all.into_iter().map(|e| to_outer(e, probe.schema()));
         let Some(condition) = conjunction(conditions.collect::<Result<Vec<_>>>()?) else {

@@ -15,7 +15,7 @@
 //!   range key; `order_by`: range keys of several expressions
 //! - `subquery_rows`: the rows of EXISTS and IN; `in_as_exists`: IN made of EXISTS
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
-//!   `nearest_rows`: any LIMIT, a `NearestRows`
+//!   `nearest_rows`: any LIMIT, a `NearestRows`; `ranked_subquery`: one about a prefix, a join and row numbers
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
 //!   `average`, `accumulated_aggregate` and `merge_states`: parts of it
 
@@ -52,6 +52,7 @@ pub(crate) mod order_by;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
+pub(crate) mod ranked_subquery;
 pub(crate) mod scalar_subquery;
 pub(crate) mod subquery_rows;
 pub(crate) mod table_function;

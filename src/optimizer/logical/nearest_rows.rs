@@ -46,6 +46,7 @@ use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::optimizer::logical::open_ends::as_comparison;
 use crate::optimizer::logical::order_by::{check_order, order_by_all};
+use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -349,6 +350,11 @@ fn in_other_words(
     sides_of(probe, build, |sides| -> Result<()> {
         for condition in conditions.drain(..) {
             let condition = without_between(condition)?;
+            // Of a prefix the range of either side has an end only, and its rows are found by the other.
+            if is_about_prefix(&condition) {
+                rest.push(condition);
+                continue;
+            }
             let found = match sides.seconds(&condition)? {
                 Some(found) => found.into(),
                 None => sides.ranges(&condition)?,

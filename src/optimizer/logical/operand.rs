@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::expr::{BinaryExpr, Like};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit};
 
 use crate::expr::key_bound::KeyBoundUdf;
@@ -42,6 +42,19 @@ impl Operand for Expr {
     fn as_null_check(&self) -> Option<&Self> {
         match self {
             Self::IsNull(operand) => Some(operand),
+            _ => None,
+        }
+    }
+
+    fn as_like(&self) -> Option<(&Self, &Self)> {
+        match self {
+            Self::Like(Like {
+                negated: false,
+                case_insensitive: false,
+                escape_char: None | Some('\\'),
+                expr,
+                pattern,
+            }) => Some((expr, pattern)),
             _ => None,
         }
     }

@@ -42,6 +42,7 @@ use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::logical::no_later_row::equal_to;
+use crate::optimizer::logical::ranked_subquery::RankedSubquery;
 use crate::optimizer::rejection::{Match, Rejection, Shape, note, or_log, reject};
 
 plain_sql_rule!(
@@ -243,6 +244,7 @@ enum Step {
     Join(Box<CorrelatedAggregate>),
     Nearest(Box<CorrelatedRows>),
     Grouped(Box<GroupedSubquery>),
+    Ranked(Box<RankedSubquery>),
     /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -254,6 +256,7 @@ impl Step {
             Self::Join(join) => join.above(input),
             Self::Nearest(rows) => rows.above(input),
             Self::Grouped(groups) => groups.above(input),
+            Self::Ranked(rows) => rows.above(input),
             Self::Condition(condition, name) => with_columns(input, [condition.alias(name)]),
         }
     }
@@ -427,6 +430,16 @@ impl Joins<'_> {
 
     /// Replaces a subquery with ORDER BY and LIMIT that no aggregate of a range join answers.
     fn nearest_row(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Match<Expr> {
+        if branches.is_empty()
+            && let Ok(mut found) =
+                RankedSubquery::try_match(subquery, JoinType::Left, &self.names, self.config)
+            && found.is_single()
+            && let Some(value) = std::mem::take(&mut found.values).into_iter().next()
+        {
+            self.names = self.names.join(found.columns())?;
+            self.found.push(Step::Ranked(Box::new(found)));
+            return Ok(value);
+        }
         let unmatched = Unmatched::Keep;
         let mut found =
             CorrelatedRows::try_match(subquery, unmatched, &self.names, branches, self.config)?;
