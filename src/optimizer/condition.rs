@@ -58,6 +58,12 @@ pub(crate) trait Operand: Clone {
     /// A value that is the same for all rows.
     fn constant(value: ScalarValue) -> Self;
 
+    /// Whether it is NULL, the operand of a comparison of its own.
+    fn null_check(self) -> Self;
+
+    /// The same, but this value where it is NULL.
+    fn or_value(self, value: ScalarValue) -> Result<Self>;
+
     /// The call of a function.
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Self::Schema) -> Result<Self>;
 }

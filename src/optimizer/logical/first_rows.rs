@@ -48,7 +48,7 @@ use datafusion::logical_expr::expr::{BinaryExpr, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, Operator, SortExpr, Window,
-    WindowFunctionDefinition,
+    WindowFunctionDefinition, binary_expr,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -296,13 +296,15 @@ impl Groups {
             _ if self.conditions.is_empty() => JoinType::Left,
             _ => return reject("it has a condition on the rows of an outer join"),
         };
-        if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty() {
-            return reject("NULLs are equal in it");
-        }
         if has_outer_columns(build)? {
             return reject("it refers to an outer query");
         }
-        let on = join.on.iter().map(|(l, r)| l.clone().eq(r.clone()));
+        let equality = match join.null_equality {
+            NullEquality::NullEqualsNothing => Operator::Eq,
+            NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+        };
+        let on = join.on.iter();
+        let on = on.map(|(l, r)| binary_expr(l.clone(), equality, r.clone()));
         let on = on.chain(
             join.filter
                 .iter()

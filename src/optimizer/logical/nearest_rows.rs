@@ -464,7 +464,7 @@ fn exact(conjunct: Expr, probe: &DFSchema, build: &DFSchema) -> Result<Expr> {
 fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
     let Expr::BinaryExpr(BinaryExpr {
         left,
-        op: Operator::Eq,
+        op: op @ (Operator::Eq | Operator::IsNotDistinctFrom),
         right,
     }) = condition
     else {
@@ -479,7 +479,11 @@ fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Re
         return Ok(false);
     }
     let data_type = ours.get_type(probe)?;
-    Ok(data_type == theirs.get_type(build)? && Groups::supports(&data_type))
+    let are_keys = data_type == theirs.get_type(build)? && Groups::supports(&data_type);
+    // What may fail is a further condition, evaluated only for rows whose other keys are equal.
+    let cannot_fail =
+        *op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
+    Ok(are_keys && cannot_fail)
 }
 
 /// The expression below all casts and aliases.

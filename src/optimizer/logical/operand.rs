@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Like};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit, when};
 
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::condition::{Operand, OperandCast};
@@ -98,6 +98,14 @@ impl Operand for Expr {
 
     fn constant(value: ScalarValue) -> Self {
         lit(value)
+    }
+
+    fn null_check(self) -> Self {
+        self.is_null()
+    }
+
+    fn or_value(self, value: ScalarValue) -> Result<Self> {
+        when(self.clone().is_not_null(), self).otherwise(lit(value))
     }
 
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {

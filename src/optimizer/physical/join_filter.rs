@@ -470,6 +470,20 @@ impl Operand for PhysicalExprRef {
         Arc::new(Literal::new(value))
     }
 
+    fn null_check(self) -> Self {
+        Arc::new(IsNullExpr::new(self))
+    }
+
+    fn or_value(self, value: ScalarValue) -> Result<Self> {
+        let is_known = Arc::new(IsNotNullExpr::new(Arc::clone(&self))) as Self;
+        let otherwise = Some(Self::constant(value));
+        Ok(Arc::new(CaseExpr::try_new(
+            None,
+            vec![(is_known, self)],
+            otherwise,
+        )?))
+    }
+
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Schema) -> Result<Self> {
         let options = Arc::new(ConfigOptions::default());
         let call = ScalarFunctionExpr::try_new(function, arguments, schema, options)?;
