@@ -37,9 +37,9 @@ use crate::optimizer::{
     DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
     GroupedJoinToRangeJoin, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
     KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
-    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, PartitionRangeJoins, RangeCallToLookup,
-    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
-    WindowsToFrames,
+    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, OuterJoinToAntiJoin,
+    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, SubqueryToRangeJoin,
+    TimeDifferences, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -265,8 +265,17 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             vec![Arc::new(RenewSchemas)],
         ),
         (
+            // Before DataFusion's rule for outer joins, which takes a condition that is NULL on one side to the other.
+            Before("push_down_filter"),
+            vec![Arc::new(OuterJoinToAntiJoin)],
+        ),
+        (
+            // Again for conditions that this rule has pushed to an outer join.
             Before("single_distinct_aggregation_to_group_by"),
-            vec![Arc::new(DistinctGroupedJoinToRangeJoin)],
+            vec![
+                Arc::new(OuterJoinToAntiJoin),
+                Arc::new(DistinctGroupedJoinToRangeJoin),
+            ],
         ),
         (
             End,

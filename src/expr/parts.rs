@@ -16,6 +16,7 @@ use crate::expr::late_error::{FallibleUdf, RaiseUdf};
 use crate::expr::nullable::NullableUdf;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::expr::shifted_bound::{ShiftedBoundUdf, ZonedSumUdf};
+use crate::expr::text_range::{TextRange, TextRangeUdf};
 use crate::expr::total_order::TotalOrderUdaf;
 use rmq_engine::{Comparison, Extreme};
 
@@ -23,7 +24,7 @@ use rmq_engine::{Comparison, Extreme};
 /// registers them.
 #[must_use]
 pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
-    let scalars = vec![
+    let mut scalars = vec![
         ScalarUDF::from(DaysAsTimeUdf::new()),
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
@@ -33,6 +34,7 @@ pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
         ScalarUDF::from(ZonedSumUdf::new()),
         ScalarUDF::from(SecondsUdf::new()),
     ];
+    scalars.extend(TextRange::ALL.map(|range| ScalarUDF::from(TextRangeUdf::new(range))));
     let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
     (scalars, extremes.map(AggregateUDF::from).to_vec())
 }

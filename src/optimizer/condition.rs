@@ -34,6 +34,9 @@ pub(crate) trait Operand: Clone {
     /// The operand of IS NULL, if it is that.
     fn as_null_check(&self) -> Option<&Self>;
 
+    /// The text and the pattern of LIKE, if it is that.
+    fn as_like(&self) -> Option<(&Self, &Self)>;
+
     fn as_constant(&self) -> Option<&ScalarValue>;
 
     /// What is cast, and to which type, if it is a cast.
@@ -54,6 +57,12 @@ pub(crate) trait Operand: Clone {
 
     /// A value that is the same for all rows.
     fn constant(value: ScalarValue) -> Self;
+
+    /// Whether it is NULL, the operand of a comparison of its own.
+    fn null_check(self) -> Self;
+
+    /// The same, but this value where it is NULL.
+    fn or_value(self, value: ScalarValue) -> Result<Self>;
 
     /// The call of a function.
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Self::Schema) -> Result<Self>;
@@ -116,13 +125,20 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
     ///   key < bound OR bound IS NULL            an open end
     ///   bound < key OR key IS NULL              the same of the other side
     ///   key < bound OR key < other              alternatives
+    ///   greatest(key, other) < bound            extremes
+    ///   key LIKE bound || '%'                   prefixes
     /// ```
     pub(crate) fn ranges(&self, conjunct: &E) -> Result<Vec<Range<E>>> {
         let Some((left, op, right)) = conjunct.as_binary() else {
-            return Ok(vec![]);
+            return self.prefixes(conjunct);
         };
         if op != Operator::Or {
-            return self.difference(left, op, right);
+            let ranges = self.difference(left, op, right)?;
+            return if ranges.is_empty() {
+                self.of_extremes(left, op, right)
+            } else {
+                Ok(ranges)
+            };
         }
         match self.open_end(conjunct, &|_| true)? {
             Some(range) => Ok(vec![range]),
@@ -261,7 +277,7 @@ pub(crate) fn with_null_key<E: Operand>(
 const WIDEST: DataType = DataType::Decimal128(DECIMAL128_MAX_PRECISION, 0);
 
 /// An end of a range that is the last key of all where `null` is NULL, and its comparison with the other end.
-fn opened<E: Operand>(
+pub(crate) fn opened<E: Operand>(
     end: E,
     null: E,
     comparison: Comparison,

@@ -13,6 +13,7 @@ use crate::expr::distance::DistanceUdf;
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
+use crate::expr::text_range::TextRangeUdf;
 use crate::optimizer::condition::Operand;
 
 /// Whether a call of one of DataFusion's functions, or of a conversion of a bound, has a value for all arguments of the
@@ -25,7 +26,8 @@ pub(crate) fn is_infallible_call<E: Operand>(
     let is = |other: &ScalarUDF| function == other;
     let inner = function.inner();
     let is_bound = inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>();
-    if is_bound || inner.is::<ShiftedBoundUdf>() || inner.is::<DistanceUdf>() {
+    let is_bound = is_bound || inner.is::<ShiftedBoundUdf>() || inner.is::<TextRangeUdf>();
+    if is_bound || inner.is::<DistanceUdf>() {
         return Ok(true);
     }
     let types = arguments.iter().map(|argument| argument.data_type(schema));

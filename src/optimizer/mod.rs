@@ -6,7 +6,8 @@
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
 //!    [`FiltersOfFramesToCases`] and [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`].
-//!    [`RenewSchemas`] after lateral joins are decorrelated.
+//!    [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around the rule that pushes
+//!    filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -14,24 +15,29 @@
 //! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
-// `condition` recognises a comparison with a bound, `difference` and `alternatives` do in other words, `cost` decides
-// whether sorting pays, `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for
-// all arguments, `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes
-// them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
+// `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in other
+// words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
+// `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
+// `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
+// that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
 pub(crate) mod alternatives;
 pub(crate) mod condition;
 pub(crate) mod cost;
 pub(crate) mod difference;
+pub(crate) mod extremes;
 pub(crate) mod infallible_call;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
+pub(crate) mod null_safe_keys;
 pub(crate) mod physical;
+pub(crate) mod prefixes;
 pub(crate) mod rejection;
 pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
+pub use logical::anti_left_join::OuterJoinToAntiJoin;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::filtered_frames::FiltersOfFramesToCases;
 pub use logical::first_rows::FirstRowsToNearestRows;

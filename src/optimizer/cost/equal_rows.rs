@@ -11,7 +11,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::stats::Precision;
 use datafusion::common::{HashMap, Result, ScalarValue};
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{CastExpr, Column};
+use datafusion::physical_expr::expressions::{CaseExpr, CastExpr, Column, Literal};
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::common::statistics::{expected_rows, statistics};
@@ -101,8 +101,15 @@ pub(crate) fn integer(value: &ScalarValue) -> Option<i128> {
     }
 }
 
-/// The column of an expression that is one, or a cast of one that keeps values apart.
+/// The column of an expression that is one, a cast of one that keeps values apart, or a column with a constant in place
+/// of some of its values.
 fn column_of(expr: &PhysicalExprRef, schema: &Schema) -> Option<usize> {
+    if let Some(case) = expr.downcast_ref::<CaseExpr>()
+        && let [(_, then)] = case.when_then_expr()
+        && case.else_expr().is_some_and(|e| e.is::<Literal>())
+    {
+        return column_of(then, schema);
+    }
     let Some(cast) = expr.downcast_ref::<CastExpr>() else {
         return expr.downcast_ref::<Column>().map(Column::index);
     };

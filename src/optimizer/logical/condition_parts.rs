@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > 0 AND q.on
-//!     on            p.sym = q.sym          equality keys
+//!     on            p.sym = q.sym          equality keys, also of IS NOT DISTINCT FROM (`null_safe_keys`)
 //!     key, bounds   p.k >= q.a, p.k <= q.b one range key of the build side p, compared with expressions over the probe side q
 //!     build filter  p.v > 0                below the build side
 //!     probe filter  q.on                   in the first bound: CASE WHEN q.on THEN q.a END, NULL matches nothing
@@ -29,6 +29,7 @@ use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::logical::range_key::one_key;
 use crate::optimizer::lossless_casts::without_lossless_casts;
+use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::rejection::{Match, mixes_sides, reject};
 use crate::optimizer::written::written;
 use crate::sorted::groups::Groups;
@@ -149,6 +150,16 @@ impl Condition {
                     };
                     match (op, op.and_then(comparison)) {
                         (Some(Operator::Eq), _) => pairs.push((bound.clone(), key.clone())),
+                        (Some(Operator::IsNotDistinctFrom), _) => {
+                            // DataFusion evaluates it only for rows whose other keys are equal.
+                            let cannot_fail =
+                                is_infallible(key, build)? && is_infallible(bound, probe)?;
+                            let keys = null_safe_keys((bound, probe), (key, build))?;
+                            let Some(keys) = keys.filter(|_| cannot_fail) else {
+                                return reject(no_comparison(&written(&conjunct)));
+                            };
+                            pairs.extend(keys);
+                        }
                         (_, Some(comparison)) => {
                             ranges.push((key.clone(), comparison, bound.clone()));
                         }

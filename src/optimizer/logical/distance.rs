@@ -3,6 +3,7 @@
 //! ```text
 //!   ORDER BY abs(p.ts - q.ts)                                               key p.ts, point q.ts
 //!   ORDER BY abs(extract(epoch FROM q.ts - p.ts))
+//!   ORDER BY abs(extract(epoch FROM p.ts) - extract(epoch FROM q.ts))
 //!   ORDER BY CASE WHEN p.ts > q.ts THEN p.ts - q.ts ELSE q.ts - p.ts END
 //!   ORDER BY greatest(p.ts - q.ts, q.ts - p.ts)
 //! ```
@@ -13,7 +14,7 @@
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::functions::core;
+use datafusion::functions::{core, datetime};
 use datafusion::logical_expr::expr::{BinaryExpr, Case, ScalarFunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator, SortExpr, binary_expr, lit};
 
@@ -73,6 +74,22 @@ impl KeyDistance {
             by: order.expr.clone(),
             is_exact: is_exact && !key_type.is_floating(),
         }))
+    }
+
+    /// The same distance as one of times, if it is of the seconds that two of them have. It grows with theirs: a later
+    /// time never has fewer seconds, and of two differences of these the greater one is never rounded to less.
+    pub(crate) fn of_times(&self, probe: &DFSchema, build: &DFSchema) -> Result<Option<Self>> {
+        let Some((key, point)) = epoch_of(&self.key).zip(epoch_of(&self.point)) else {
+            return Ok(None);
+        };
+        let key_type = key.get_type(build)?;
+        let is_time = matches!(key_type, DataType::Timestamp(..) | DataType::Date32);
+        let found = (is_time && key_type == point.get_type(probe)?).then(|| Self {
+            key: key.clone(),
+            point: point.clone(),
+            ..self.clone()
+        });
+        Ok(found)
     }
 
     /// Whether the distance of a key grows from the point on; it may be NULL for a key that is. From a point that is
@@ -194,5 +211,20 @@ impl<'a> Difference<'a> {
         let opposite = Self::from_expr(other)?;
         let is_opposite = self.of.0 == opposite.of.1 && self.of.1 == opposite.of.0;
         (is_opposite && self.is_seconds == opposite.is_seconds).then_some(self)
+    }
+}
+
+/// What an expression has the seconds of, if it is `extract(epoch FROM …)`.
+fn epoch_of(expr: &Expr) -> Option<&Expr> {
+    match expr {
+        Expr::Alias(alias) => epoch_of(&alias.expr),
+        Expr::ScalarFunction(ScalarFunction { func, args }) if *func == datetime::date_part() => {
+            let [Expr::Literal(part, _), of] = args.as_slice() else {
+                return None;
+            };
+            let part = part.try_as_str().flatten()?;
+            part.eq_ignore_ascii_case("epoch").then_some(of)
+        }
+        _ => None,
     }
 }

@@ -48,7 +48,7 @@ use datafusion::logical_expr::expr::{BinaryExpr, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, Operator, SortExpr, Window,
-    WindowFunctionDefinition,
+    WindowFunctionDefinition, binary_expr,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -63,6 +63,7 @@ use crate::optimizer::logical::common::plans::{
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::lateral::Lateral;
 use crate::optimizer::logical::tied_rows::{is_searched, limited, with_ties};
+use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
@@ -295,13 +296,15 @@ impl Groups {
             _ if self.conditions.is_empty() => JoinType::Left,
             _ => return reject("it has a condition on the rows of an outer join"),
         };
-        if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty() {
-            return reject("NULLs are equal in it");
-        }
         if has_outer_columns(build)? {
             return reject("it refers to an outer query");
         }
-        let on = join.on.iter().map(|(l, r)| l.clone().eq(r.clone()));
+        let equality = match join.null_equality {
+            NullEquality::NullEqualsNothing => Operator::Eq,
+            NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+        };
+        let on = join.on.iter();
+        let on = on.map(|(l, r)| binary_expr(l.clone(), equality, r.clone()));
         let on = on.chain(
             join.filter
                 .iter()
@@ -311,6 +314,9 @@ impl Groups {
         let all: Vec<Expr> = on.chain(self.conditions.iter().cloned()).collect();
         for expr in all.iter().chain(&self.by) {
             check_repeats(expr)?;
+        }
+        if all.iter().any(is_about_prefix) {
+            return reject("the rows of a prefix are in no order that has a range of them");
         }
         let conditions = all.into_iter().map(|e| to_outer(e, probe.schema()));
         let Some(condition) = conjunction(conditions.collect::<Result<Vec<_>>>()?) else {

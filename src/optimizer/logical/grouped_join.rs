@@ -51,6 +51,7 @@ use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::range_union::{split_alternatives, union_of};
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
+use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
@@ -131,16 +132,13 @@ impl GroupedJoin<'_> {
     /// Returns the plan over a range join that replaces the aggregate.
     fn try_match(&self) -> Match<LogicalPlan> {
         let join = self.join;
-        if join.null_equality != NullEquality::NullEqualsNothing {
-            return reject("its equality keys match NULLs");
-        }
         let (left, right) = (&join.left, &join.right);
         if has_outer_columns(left)? || has_outer_columns(right)? {
             // DataFusion decorrelates this later, which it could not do through a range join.
             return reject("one of its sides needs an outer query");
         }
-        let as_written = &join.on;
-        let flipped = join.on.iter().map(|(l, r)| (r.clone(), l.clone()));
+        let as_written = &equality_keys(join)?;
+        let flipped = as_written.iter().map(|(l, r)| (r.clone(), l.clone()));
         let flipped: Vec<_> = flipped.collect();
         match join.join_type {
             JoinType::Inner => self.between((left, right), as_written).or_else(|reason| {
@@ -406,6 +404,25 @@ impl GroupedJoin<'_> {
         }
         Ok(LogicalPlan::Aggregate(aggregate))
     }
+}
+
+/// The pairs of equality keys of a join, of which none matches a NULL.
+fn equality_keys(join: &Join) -> Match<Vec<(Expr, Expr)>> {
+    if join.null_equality == NullEquality::NullEqualsNothing {
+        return Ok(join.on.clone());
+    }
+    let mut keys = vec![];
+    for (left, right) in &join.on {
+        let pair = (
+            (left, join.left.schema().as_ref()),
+            (right, join.right.schema().as_ref()),
+        );
+        let Some(found) = null_safe_keys(pair.0, pair.1)? else {
+            return reject(format!("it can't group by {}", sql_text(left)));
+        };
+        keys.extend(found);
+    }
+    Ok(keys)
 }
 
 /// Whether calls count rows, and nothing else is needed of them. Extremes of the probe side's columns need no count.

@@ -317,7 +317,8 @@ fn check_conditions(conditions: &[Expr], probe: &DFSchema, build: &DFSchema) -> 
             check_repeats(&conjunct)?;
             check_level(&conjunct, probe, build)?;
             let op = sides.operands(&conjunct).and_then(|(_, op, _)| op);
-            compares |= op.is_some_and(|op| op == Operator::Eq || comparison(op).is_some())
+            let is_equality = |op| matches!(op, Operator::Eq | Operator::IsNotDistinctFrom);
+            compares |= op.is_some_and(|op| is_equality(op) || comparison(op).is_some())
                 || !sides.ranges(&conjunct)?.is_empty();
         }
         Ok(compares)

@@ -35,6 +35,7 @@ use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
+use crate::optimizer::logical::ranked_subquery::RankedSubquery;
 use crate::optimizer::rejection::{Match, Shape, note, or_log, reject};
 
 plain_sql_rule!(
@@ -145,6 +146,13 @@ impl Lateral {
         join_type: JoinType,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
+        if let Ok(mut found) =
+            RankedSubquery::try_match(subquery, join_type, probe.schema(), config)
+        {
+            let values = std::mem::take(&mut found.values);
+            let joined = found.above(probe.clone())?;
+            return Ok(Self { joined, values });
+        }
         let unmatched = match join_type {
             JoinType::Left => Unmatched::Keep,
             _ => Unmatched::Drop,

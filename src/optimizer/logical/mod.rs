@@ -7,8 +7,9 @@
 //! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates` drops
 //! what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares durations with
 //! intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of the NULLs that
-//! decorrelated subqueries have. A plan that does not match gets a `Rejection`, which is logged, and stays as it is.
-//! Joins that return rows become range joins by a physical rule.
+//! decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL. A plan that does not
+//! match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a
+//! physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -17,13 +18,14 @@
 //!   range key; `order_by`: range keys of several expressions
 //! - `subquery_rows`: the rows of EXISTS and IN; `in_as_exists`: IN made of EXISTS
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
-//!   `nearest_rows`: any LIMIT, a `NearestRows`
+//!   `nearest_rows`: any LIMIT, a `NearestRows`; `ranked_subquery`: one about a prefix, a join and row numbers
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
 //!   `average`, `accumulated_aggregate` and `merge_states`: parts of it
 
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
+pub(crate) mod anti_left_join;
 pub(crate) mod arg_extreme;
 pub(crate) mod average;
 pub(crate) mod common;
@@ -54,6 +56,7 @@ pub(crate) mod order_by_distance;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
+pub(crate) mod ranked_subquery;
 pub(crate) mod renewed_schemas;
 pub(crate) mod scalar_subquery;
 pub(crate) mod subquery_rows;

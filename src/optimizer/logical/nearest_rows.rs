@@ -46,6 +46,7 @@ use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::optimizer::logical::open_ends::as_comparison;
 use crate::optimizer::logical::order_by::{check_order, order_by_all};
+use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -75,19 +76,20 @@ impl CorrelatedRows {
         let NearestQuery {
             mut build,
             conditions,
-            order,
+            mut order,
             then_by,
-            distance,
+            mut distance,
             columns,
         } = nearest
             .query(probe, config)?
             .with_names_of_its_own(probe, config)?;
+        let order_by = (&mut order.expr, &mut distance);
         let Matched {
             mut condition,
             residual,
             probe_filter,
             is_in_order,
-        } = match_condition(&conditions, &order.expr, probe, &build)?;
+        } = match_in_order(&conditions, order_by, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
             check_branches(residual, &probe.join(build.schema())?)?;
@@ -229,6 +231,25 @@ struct Matched {
     is_in_order: bool,
 }
 
+/// As [`match_condition`]. Where the range is not about the seconds whose distance is what rows are ordered by, these
+/// become the distance of their times.
+fn match_in_order(
+    conditions: &[Expr],
+    (order, distance): (&mut Expr, &mut Option<KeyDistance>),
+    probe: &DFSchema,
+    build: &LogicalPlan,
+) -> Match<Matched> {
+    let matched = match_condition(conditions, order, probe, build)?;
+    if let Some(of_seconds) = distance.as_ref().filter(|_| !matched.is_in_order)
+        && let Some(of_times) = of_seconds.of_times(probe, build.schema())?
+    {
+        *order = of_times.key.clone();
+        *distance = Some(of_times);
+        return match_condition(conditions, order, probe, build);
+    }
+    Ok(matched)
+}
+
 /// Sorts conditions into those by keys and a further one on pairs of rows.
 fn match_condition(
     conditions: &[Expr],
@@ -329,6 +350,11 @@ fn in_other_words(
     sides_of(probe, build, |sides| -> Result<()> {
         for condition in conditions.drain(..) {
             let condition = without_between(condition)?;
+            // Of a prefix the range of either side has an end only, and its rows are found by the other.
+            if is_about_prefix(&condition) {
+                rest.push(condition);
+                continue;
+            }
             let found = match sides.seconds(&condition)? {
                 Some(found) => found.into(),
                 None => sides.ranges(&condition)?,
@@ -438,7 +464,7 @@ fn exact(conjunct: Expr, probe: &DFSchema, build: &DFSchema) -> Result<Expr> {
 fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
     let Expr::BinaryExpr(BinaryExpr {
         left,
-        op: Operator::Eq,
+        op: op @ (Operator::Eq | Operator::IsNotDistinctFrom),
         right,
     }) = condition
     else {
@@ -453,7 +479,11 @@ fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Re
         return Ok(false);
     }
     let data_type = ours.get_type(probe)?;
-    Ok(data_type == theirs.get_type(build)? && Groups::supports(&data_type))
+    let are_keys = data_type == theirs.get_type(build)? && Groups::supports(&data_type);
+    // What may fail is a further condition, evaluated only for rows whose other keys are equal.
+    let cannot_fail =
+        *op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
+    Ok(are_keys && cannot_fail)
 }
 
 /// The expression below all casts and aliases.

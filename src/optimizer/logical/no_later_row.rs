@@ -23,6 +23,7 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::is_ordered;
 use crate::logical_plan::range_lookup::is_same_plan;
+use crate::optimizer::logical::common::excludes_null::excludes_null;
 use crate::optimizer::logical::common::outer_columns::{
     add_outer_columns, from_outer, has_expression, has_outer_columns, scalar_subquery, to_outer,
 };
@@ -260,8 +261,8 @@ fn with_own_column(condition: &Expr, of_row: &Expr) -> Option<(Expr, Operator)> 
     }
 }
 
-/// What a column is equal to that is not of this input.
-fn equal_to(column: &Expr, conditions: &[Expr], input: &LogicalPlan) -> Option<Expr> {
+/// What an expression is equal to that is not of this input.
+pub(crate) fn equal_to(column: &Expr, conditions: &[Expr], input: &LogicalPlan) -> Option<Expr> {
     conditions.iter().find_map(|condition| {
         let Expr::BinaryExpr(BinaryExpr {
             left,
@@ -295,16 +296,4 @@ fn is_same(one: &Expr, other: &Expr) -> bool {
         .swap()
         .map(|op| BinaryExpr::new(right.clone(), op, left.clone()));
     swapped.is_some_and(|swapped| Expr::BinaryExpr(swapped) == *other)
-}
-
-/// Whether a condition, which is met, is not met by a key that is NULL.
-pub(crate) fn excludes_null(condition: &Expr, key: &Expr) -> bool {
-    match condition {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-            use Operator::{Eq, Gt, GtEq, Lt, LtEq};
-            matches!(op, Eq | Lt | LtEq | Gt | GtEq) && (**left == *key || **right == *key)
-        }
-        Expr::IsNotNull(operand) => **operand == *key,
-        _ => false,
-    }
 }

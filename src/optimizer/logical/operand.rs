@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::logical_expr::expr::BinaryExpr;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit};
+use datafusion::logical_expr::expr::{BinaryExpr, Like};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit, when};
 
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::condition::{Operand, OperandCast};
@@ -42,6 +42,19 @@ impl Operand for Expr {
     fn as_null_check(&self) -> Option<&Self> {
         match self {
             Self::IsNull(operand) => Some(operand),
+            _ => None,
+        }
+    }
+
+    fn as_like(&self) -> Option<(&Self, &Self)> {
+        match self {
+            Self::Like(Like {
+                negated: false,
+                case_insensitive: false,
+                escape_char: None | Some('\\'),
+                expr,
+                pattern,
+            }) => Some((expr, pattern)),
             _ => None,
         }
     }
@@ -85,6 +98,14 @@ impl Operand for Expr {
 
     fn constant(value: ScalarValue) -> Self {
         lit(value)
+    }
+
+    fn null_check(self) -> Self {
+        self.is_null()
+    }
+
+    fn or_value(self, value: ScalarValue) -> Result<Self> {
+        when(self.clone().is_not_null(), self).otherwise(lit(value))
     }
 
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {

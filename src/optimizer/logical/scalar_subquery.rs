@@ -26,7 +26,7 @@ use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::expr::nullable::NullableUdf;
-use crate::logical_plan::range_join::Unmatched;
+use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, map_conjuncts,
 };
@@ -41,6 +41,8 @@ use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
+use crate::optimizer::logical::no_later_row::equal_to;
+use crate::optimizer::logical::ranked_subquery::RankedSubquery;
 use crate::optimizer::rejection::{Match, Rejection, Shape, note, or_log, reject};
 
 plain_sql_rule!(
@@ -127,7 +129,8 @@ fn with_joins(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option
 ///       r                                                               p
 /// ```
 ///
-/// DataFusion then joins by that equality, too, where all pairs of rows with equal keys would be made before.
+/// DataFusion then joins by that equality, too, where all pairs of rows with equal keys would be made before. With
+/// `r.sym = p.sym` in the subquery it is about `q`, too, as `p.sym` is equal to `q.sym`.
 fn above_side(
     input: LogicalPlan,
     mut join: CorrelatedAggregate,
@@ -140,15 +143,27 @@ fn above_side(
     let LogicalPlan::Join(both) = rows else {
         return join.above(input);
     };
-    let sides = [(&both.left, &both.right), (&both.right, &both.left)];
-    let mut at = sides.iter();
-    let at = at.position(|(side, other)| is_compared(&join, predicate, side, other));
-    let Some(at) = at else {
-        return join.above(input);
-    };
     if both.join_type != JoinType::Inner {
         return join.above(input);
     }
+    let on = both.on.iter().map(|(l, r)| l.clone().eq(r.clone()));
+    let filter = match &input {
+        LogicalPlan::Filter(filter) => Some(&filter.predicate),
+        _ => None,
+    };
+    let conditions = on.chain(both.filter.iter().chain(filter).cloned());
+    let conditions: Vec<Expr> = conditions.flat_map(split_conjunction_owned).collect();
+    let sides = [(&both.left, &both.right), (&both.right, &both.left)];
+    let mut at = sides.iter().enumerate();
+    let found = at.find_map(|(at, (side, other))| {
+        let on = of_side(&join.spec.on, &conditions, other);
+        let is_compared = is_compared(&join.spec, &on, predicate, (side, other));
+        is_compared.then_some((at, on))
+    });
+    let Some((at, on)) = found else {
+        return join.above(input);
+    };
+    join.spec.on = on;
     let side = sides[at].0.as_ref().clone();
     join.spec.metadata = side.schema().metadata().clone().into_iter().collect();
     let mut inputs = vec![join.above(side)?, sides[at].1.as_ref().clone()];
@@ -162,15 +177,26 @@ fn above_side(
     }
 }
 
-/// Whether a range join needs the columns of `side` alone, and a condition compares its result with `other` by `=`.
+/// Equality keys of a range join with what those of `other` are equal to by these conditions.
+fn of_side(on: &[(Expr, Expr)], conditions: &[Expr], other: &LogicalPlan) -> Vec<(Expr, Expr)> {
+    let of_side = |ours: &Expr| {
+        let equal = is_of(ours, other.schema()).then(|| equal_to(ours, conditions, other));
+        equal.flatten().unwrap_or_else(|| ours.clone())
+    };
+    let on = on.iter();
+    on.map(|(ours, theirs)| (of_side(ours), theirs.clone()))
+        .collect()
+}
+
+/// Whether a range join with these equality keys needs the columns of `side` alone, and a condition compares its result
+/// with `other` by `=`.
 fn is_compared(
-    join: &CorrelatedAggregate,
+    spec: &RangeJoinSpec<Expr>,
+    on: &[(Expr, Expr)],
     predicate: &Expr,
-    side: &LogicalPlan,
-    other: &LogicalPlan,
+    (side, other): (&LogicalPlan, &LogicalPlan),
 ) -> bool {
-    let spec = &join.spec;
-    let on = spec.on.iter().map(|(probe, _)| probe);
+    let on = on.iter().map(|(probe, _)| probe);
     let bounds = spec.bounds.iter().map(|(_, bound)| bound);
     let mut needed = on.chain(bounds).chain(&spec.thresholds);
     if !needed.all(|e| is_of(e, side.schema())) {
@@ -218,6 +244,7 @@ enum Step {
     Join(Box<CorrelatedAggregate>),
     Nearest(Box<CorrelatedRows>),
     Grouped(Box<GroupedSubquery>),
+    Ranked(Box<RankedSubquery>),
     /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -229,6 +256,7 @@ impl Step {
             Self::Join(join) => join.above(input),
             Self::Nearest(rows) => rows.above(input),
             Self::Grouped(groups) => groups.above(input),
+            Self::Ranked(rows) => rows.above(input),
             Self::Condition(condition, name) => with_columns(input, [condition.alias(name)]),
         }
     }
@@ -402,6 +430,16 @@ impl Joins<'_> {
 
     /// Replaces a subquery with ORDER BY and LIMIT that no aggregate of a range join answers.
     fn nearest_row(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Match<Expr> {
+        if branches.is_empty()
+            && let Ok(mut found) =
+                RankedSubquery::try_match(subquery, JoinType::Left, &self.names, self.config)
+            && found.is_single()
+            && let Some(value) = std::mem::take(&mut found.values).into_iter().next()
+        {
+            self.names = self.names.join(found.columns())?;
+            self.found.push(Step::Ranked(Box::new(found)));
+            return Ok(value);
+        }
         let unmatched = Unmatched::Keep;
         let mut found =
             CorrelatedRows::try_match(subquery, unmatched, &self.names, branches, self.config)?;

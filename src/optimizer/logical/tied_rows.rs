@@ -14,13 +14,14 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::common::sql_text::sql_text;
 use crate::expr::key_bound::integer_limits;
 use crate::logical_plan::nearest_rows::NearestRows;
+use crate::optimizer::logical::common::excludes_null::excludes_null;
 use crate::optimizer::logical::common::names::{restore_columns, unused_name};
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::lateral::Lateral;
-use crate::optimizer::logical::no_later_row::{excludes_null, is_the_same_each_time};
+use crate::optimizer::logical::no_later_row::is_the_same_each_time;
 use crate::optimizer::rejection::{Match, reject};
 
 /// What the column is called that has the key of a place, before its number.

@@ -25,8 +25,10 @@ pub(super) struct Join<'a> {
     pub(super) filter: Cow<'a, JoinFilter>,
     pub(super) join_type: JoinType,
     pub(super) projection: Option<&'a [usize]>,
-    /// Whether a NULL decides about all rows, or equals NULL.
-    pub(super) is_null_special: bool,
+    /// Whether a NULL decides about all rows.
+    pub(super) is_null_aware: bool,
+    /// Whether an equality key that is NULL equals another.
+    pub(super) nulls_are_equal: bool,
 }
 
 impl<'a> Join<'a> {
@@ -40,8 +42,8 @@ impl<'a> Join<'a> {
                 filter: Cow::Borrowed(filter),
                 join_type: *join.join_type(),
                 projection: join.projection.as_deref(),
-                is_null_special: join.null_aware
-                    || join.null_equality() != NullEquality::NullEqualsNothing,
+                is_null_aware: join.null_aware,
+                nulls_are_equal: join.null_equality() == NullEquality::NullEqualsNull,
             }));
         }
         if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>() {
@@ -53,7 +55,8 @@ impl<'a> Join<'a> {
                 filter: Cow::Borrowed(filter),
                 join_type: join.join_type(),
                 projection: None,
-                is_null_special: join.null_equality() != NullEquality::NullEqualsNothing,
+                is_null_aware: false,
+                nulls_are_equal: join.null_equality() == NullEquality::NullEqualsNull,
             }));
         }
         if let Some(join) = plan.downcast_ref::<PiecewiseMergeJoinExec>() {
@@ -65,7 +68,8 @@ impl<'a> Join<'a> {
                 filter: Cow::Owned(filter_of(join)?),
                 join_type: join.join_type(),
                 projection: None,
-                is_null_special: false,
+                is_null_aware: false,
+                nulls_are_equal: false,
             }));
         }
         let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() else {
@@ -79,7 +83,8 @@ impl<'a> Join<'a> {
             filter: Cow::Borrowed(filter),
             join_type: *join.join_type(),
             projection: join.projection().as_deref(),
-            is_null_special: false,
+            is_null_aware: false,
+            nulls_are_equal: false,
         }))
     }
 }

@@ -17,7 +17,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::{JoinSide, Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, Literal,
+    BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, LikeExpr, Literal,
 };
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
 use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
@@ -365,7 +365,10 @@ fn searchable(
 }
 
 /// Calls a function with the sides of a filter.
-fn sides_of<T>(filter: &JoinFilter, call: impl FnOnce(&Sides<'_, PhysicalExprRef>) -> T) -> T {
+pub(super) fn sides_of<T>(
+    filter: &JoinFilter,
+    call: impl FnOnce(&Sides<'_, PhysicalExprRef>) -> T,
+) -> T {
     call(&Sides {
         is_bound: &|e| side(e, filter) == Some(JoinSide::Left),
         is_key: &|e| side(e, filter) == Some(JoinSide::Right),
@@ -426,6 +429,12 @@ impl Operand for PhysicalExprRef {
         Some(self.downcast_ref::<IsNullExpr>()?.arg())
     }
 
+    fn as_like(&self) -> Option<(&Self, &Self)> {
+        let like = self.downcast_ref::<LikeExpr>()?;
+        let is_plain = !like.negated() && !like.case_insensitive();
+        is_plain.then_some((like.expr(), like.pattern()))
+    }
+
     fn as_constant(&self) -> Option<&ScalarValue> {
         Some(self.downcast_ref::<Literal>()?.value())
     }
@@ -461,6 +470,20 @@ impl Operand for PhysicalExprRef {
         Arc::new(Literal::new(value))
     }
 
+    fn null_check(self) -> Self {
+        Arc::new(IsNullExpr::new(self))
+    }
+
+    fn or_value(self, value: ScalarValue) -> Result<Self> {
+        let is_known = Arc::new(IsNotNullExpr::new(Arc::clone(&self))) as Self;
+        let otherwise = Some(Self::constant(value));
+        Ok(Arc::new(CaseExpr::try_new(
+            None,
+            vec![(is_known, self)],
+            otherwise,
+        )?))
+    }
+
     fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Schema) -> Result<Self> {
         let options = Arc::new(ConfigOptions::default());
         let call = ScalarFunctionExpr::try_new(function, arguments, schema, options)?;
@@ -481,7 +504,7 @@ fn side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Option<JoinSide> {
 }
 
 /// An expression over the columns of a filter as one over the columns of its side.
-fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
+pub(super) fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
     with_columns(expr, |column| {
         let of_side = filter.column_indices().get(column.index());
         Ok(of_side.map(|of_side| Column::new(column.name(), of_side.index)))
@@ -489,7 +512,7 @@ fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExpr
 }
 
 /// A filter of this part of a filter's expression, with only the columns that it needs.
-fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinFilter> {
+pub(super) fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinFilter> {
     let columns = collect_columns(part);
     let mut indices: Vec<usize> = columns.iter().map(Column::index).collect();
     indices.sort_unstable();
@@ -504,7 +527,7 @@ fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinF
 }
 
 /// Whether an expression is known to have a value, or NULL, for every row.
-fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
+pub(super) fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
     if expr.is::<Column>() || expr.is::<Literal>() {
         return Ok(true);
     }
@@ -533,7 +556,8 @@ fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
     let op = *binary.op();
     let left = binary.left().data_type(schema)?;
     let right = binary.right().data_type(schema)?;
-    let is_known = matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply)
+    let is_sum = matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply)
         && (is_number(&left) && is_number(&right) || has_room(op, &left, &right));
+    let is_known = is_sum || op == Operator::StringConcat;
     Ok(is_known && cannot_fail(binary.left(), schema)? && cannot_fail(binary.right(), schema)?)
 }

@@ -100,7 +100,7 @@ pub(crate) fn compared_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<u128> {
 impl Join<'_> {
     /// The range join, in this mode, that replaces this join.
     fn try_match(&self, choice: RangeJoinChoice, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
-        if self.is_null_special {
+        if self.is_null_aware {
             return reject("NULLs are special to it");
         }
         if self.plan.fetch().is_some() {
@@ -140,6 +140,7 @@ impl Oriented<'_> {
             condition,
             join_type,
             is_flipped,
+            ..
         } = self;
         // Which side a column of the output is of depends on which side is the probe side.
         let schemas = (join.left.schema(), join.right.schema());

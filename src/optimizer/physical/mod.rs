@@ -1,8 +1,8 @@
 //! The rules for physical plans, which have statistics and the choice of sides.
 //!
 //! - `joins_to_range_joins`: DataFusion's joins over a range become range joins that return rows: `filtered_join`
-//!   reads a join, `join_filter` finds the range in its filter, `no_range` says why there is none, and `searched_side`
-//!   chooses the side that is sorted.
+//!   reads a join, `null_safe_filter` takes equality keys out of its filter, `join_filter` finds the range in it,
+//!   `no_range` says why there is none, and `searched_side` chooses the side that is sorted.
 //! - `row_order`: build sides whose row order matters keep it.
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
@@ -16,6 +16,7 @@ pub(crate) mod filtered_join;
 pub(crate) mod join_filter;
 pub(crate) mod joins_to_range_joins;
 pub(crate) mod no_range;
+pub(crate) mod null_safe_filter;
 pub(crate) mod partition_joins;
 pub(crate) mod physical_rule;
 pub(crate) mod quadratic_joins;

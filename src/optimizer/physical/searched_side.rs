@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
 use datafusion::common::{JoinSide, JoinType, Result};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::utils::JoinFilter;
@@ -12,9 +13,11 @@ use crate::exec::common::statistics::expected_rows;
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::range_rows::rows_in_range;
+use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::physical::filtered_join::Join;
 use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::physical::no_range::why_no_range;
+use crate::optimizer::physical::null_safe_filter::{Keys, take_null_safe_keys};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -36,12 +39,26 @@ pub(super) fn choose_side<'a>(join: &'a Join<'a>, choice: RangeJoinChoice) -> Ma
     }
 }
 
+/// The same keys of a join in which a NULL equals another, as keys of which none is NULL.
+fn with_nulls(on: Vec<Keys>, (probe, build): (&Schema, &Schema)) -> Match<Vec<Keys>> {
+    let mut keys = vec![];
+    for (ours, theirs) in on {
+        let Some(found) = null_safe_keys((&ours, probe), (&theirs, build))? else {
+            return reject(format!("{ours} and {theirs} can't be grouped by"));
+        };
+        keys.extend(found);
+    }
+    Ok(keys)
+}
+
 /// A join with a choice of the probe side. Left is the probe side.
 pub(super) struct Oriented<'a> {
     pub(super) join: &'a Join<'a>,
     pub(super) probe: &'a Arc<dyn ExecutionPlan>,
     pub(super) build: &'a Arc<dyn ExecutionPlan>,
     pub(super) on: Vec<(PhysicalExprRef, PhysicalExprRef)>,
+    /// How many of these, the first ones, are equality keys of the join that is replaced.
+    joined_by: usize,
     pub(super) condition: RangeCondition,
     pub(super) join_type: JoinType,
     /// Whether the probe side is on the right of the join that is replaced.
@@ -61,7 +78,17 @@ impl<'a> Oriented<'a> {
             (left, right, on.to_vec(), filter, join_type)
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
-        let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
+        let schemas = (probe_schema.as_ref(), build_schema.as_ref());
+        let mut on = if join.nulls_are_equal {
+            with_nulls(on, schemas)?
+        } else {
+            on
+        };
+        let joined_by = on.len();
+        let (keys, rest) = take_null_safe_keys(&filter, schemas)?;
+        on.extend(keys);
+        let found = rest.map(|rest| RangeCondition::find(&rest, &probe_schema, &build_schema));
+        let Some(condition) = found.transpose()?.flatten() else {
             return reject(why_no_range(&filter, probe, build));
         };
         if let Some(reason) = condition.residual_rejection() {
@@ -84,6 +111,7 @@ impl<'a> Oriented<'a> {
             probe,
             build,
             on,
+            joined_by,
             condition,
             join_type,
             is_flipped,
@@ -105,7 +133,7 @@ impl<'a> Oriented<'a> {
                 | JoinType::RightMark
         );
         let sides = Sides {
-            on: &self.on,
+            on: &self.on[..self.joined_by],
             probe: self.probe,
             build: self.build,
         };

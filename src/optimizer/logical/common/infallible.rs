@@ -82,7 +82,8 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
                 | Operator::Gt
                 | Operator::GtEq
                 | Operator::IsDistinctFrom
-                | Operator::IsNotDistinctFrom => true,
+                | Operator::IsNotDistinctFrom
+                | Operator::StringConcat => true,
                 // Integer arithmetic wraps around.
                 Operator::Plus | Operator::Minus | Operator::Multiply => {
                     let (left, right) = (left.get_type(schema)?, right.get_type(schema)?);

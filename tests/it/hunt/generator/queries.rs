@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Generator, Source, boxed, compare};
-use crate::hunt::query::{Expr, From, Key, Order, Query};
+use crate::hunt::query::{Expr, From, JoinType, Key, Order, Query};
 use crate::hunt::schema::Column;
 use crate::hunt::value::Kind;
 
@@ -65,7 +65,17 @@ impl Generator<'_> {
         sources: &[Source],
         depth: usize,
     ) -> (Query, Vec<Column>, bool) {
+        let other = match &from {
+            From::Join(JoinType::Left, ..) => sources.get(1),
+            From::Join(JoinType::Right, ..) => sources.first(),
+            _ => None,
+        };
         let mut query = Query::new(from, vec![]);
+        if let Some(other) = other.filter(|_| self.one_in(3)) {
+            self.shape("the rows of an outer join without a match");
+            let column = other.column(self.random.below(other.columns.len()));
+            query.filter.push(Expr::IsNull(boxed(column), true));
+        }
         if self.one_in(2) {
             query.filter.push(self.condition(sources, depth));
         }

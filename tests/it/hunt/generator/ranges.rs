@@ -13,11 +13,11 @@ impl Generator<'_> {
         if self.one_in(2)
             && let (Some(a), Some(b)) = (p.named("g"), q.named("g"))
         {
-            conditions.push(compare(Comparison::Equal, a, b));
+            conditions.push(self.equality(a, b));
         }
         if self.one_in(4) {
             let (a, b) = (self.column(&ps, Kind::Int), self.column(&qs, Kind::Int));
-            conditions.push(compare(Comparison::Equal, b, a));
+            conditions.push(self.equality(b, a));
         }
         if !self.one_in(8) {
             conditions.extend(self.range(&ps, &qs));
@@ -35,6 +35,15 @@ impl Generator<'_> {
             conditions.reverse();
         }
         conditions
+    }
+
+    /// An equality of two columns, some of which NULL meets.
+    fn equality(&mut self, a: Expr, b: Expr) -> Expr {
+        if self.one_in(4) {
+            self.shape("IS NOT DISTINCT FROM between two tables");
+            return Expr::Distinct(boxed(a), boxed(b), false);
+        }
+        compare(Comparison::Equal, a, b)
     }
 
     /// A range of one key of `p` with bounds from `q`, or two of them.
