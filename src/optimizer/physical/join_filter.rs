@@ -61,15 +61,11 @@ impl RangeCondition {
         let conjuncts = split_conjunction(filter.expression()).into_iter();
         let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
         let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
-        let mut comparisons = vec![];
+        let mut comparisons: Vec<KeyComparison> = vec![];
         for (i, conjunct) in conjuncts.iter().enumerate() {
             comparisons.extend(key_comparisons(i, conjunct, filter, probe, build)?);
         }
-        let is_range = |i| {
-            comparisons
-                .iter()
-                .any(|found: &KeyComparison| found.conjunct == i)
-        };
+        let is_range = |i| comparisons.iter().any(|found| found.conjunct == i);
         let others = (0..conjuncts.len()).filter(|i| !is_range(*i));
         let others: Vec<usize> = others.collect();
         for (n, &i) in others.iter().enumerate() {
@@ -85,18 +81,23 @@ impl RangeCondition {
             return Ok(None);
         };
         let is_of_key = |found: &KeyComparison| found.key.as_ref() == key.as_ref();
+        let made = |i: usize| comparisons.iter().filter(move |found| found.conjunct == i);
+        let is_exact = |i: usize| made(i).count() > 0 && made(i).all(|found| found.open.is_exact());
+        let is_met = |i: usize| is_exact(i) && made(i).all(is_of_key);
+        // The further condition says whether the error of a key is met.
+        let may_fail = comparisons
+            .iter()
+            .any(|found| is_of_key(found) && found.may_fail);
+        let keeps_all = may_fail && !(0..conjuncts.len()).all(is_met);
         let (mut residual, mut rest) = (vec![], vec![]);
         for (i, conjunct) in conjuncts.into_iter().enumerate() {
-            let made = comparisons.iter().filter(|found| found.conjunct == i);
-            let made: Vec<&KeyComparison> = made.collect();
-            let is_exact = !made.is_empty() && made.iter().all(|found| found.open.is_exact());
-            if is_exact && made.iter().all(|found| is_of_key(found)) {
+            if is_met(i) && !keeps_all {
                 continue;
             }
             residual.push(Arc::clone(&conjunct));
             let threshold = best.and_then(|best| comparisons.get(best));
             let is_threshold = threshold.is_some_and(|threshold| threshold.conjunct == i);
-            if !(is_threshold && is_exact && made.len() == 1) {
+            if !(is_threshold && is_exact(i) && made(i).count() == 1) {
                 rest.push(conjunct);
             }
         }
@@ -225,7 +226,7 @@ pub(crate) fn best_threshold(
 /// another value.
 fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<usize>)> {
     let all = || comparisons.iter().enumerate();
-    let mut best: Option<((bool, ThresholdRank), _)> = None;
+    let mut best: Option<((bool, ThresholdRank, bool), _)> = None;
     for (_, candidate) in all() {
         let is_of_key = |c: &KeyComparison| c.key.as_ref() == candidate.key.as_ref();
         let bounds = || {
@@ -241,6 +242,7 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
                 closes,
                 closes && c.key_type == candidate.key_type,
                 !c.is_ranked,
+                !c.may_fail,
             )
         };
         let mut threshold: Option<(ThresholdRank, usize)> = None;
@@ -252,6 +254,7 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
         let rank = (
             is_closed,
             threshold.map_or_else(Default::default, |(rank, _)| rank),
+            !candidate.may_fail,
         );
         if best.as_ref().is_none_or(|(known, _)| rank > *known) {
             let threshold = threshold.map(|(_, i)| i);
@@ -262,8 +265,9 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
 }
 
 /// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open;
-/// whether it is then of the type of the range key; whether its values need not be sorted for its index.
-type ThresholdRank = (bool, bool, bool);
+/// whether it is then of the type of the range key; whether its values need not be sorted for its index; whether it
+/// can't fail, as its index can't be built then.
+type ThresholdRank = (bool, bool, bool, bool);
 
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
@@ -275,6 +279,8 @@ struct KeyComparison {
     comparison: Comparison,
     bound: PhysicalExprRef,
     open: Open,
+    /// Whether the key may fail. Its errors are raised for rows with equal keys, as the join would meet them.
+    may_fail: bool,
 }
 
 impl KeyComparison {
@@ -287,6 +293,7 @@ impl KeyComparison {
         let key_type = key.data_type(build)?;
         Ok(Self {
             conjunct,
+            may_fail: !cannot_fail(&key, build)?,
             key,
             is_ranked: is_ranked(&key_type),
             key_type: value_type(&key_type),
@@ -356,9 +363,7 @@ fn searchable(
     let is_searchable = is_ordered(&key_type)
         && value_type(&key_type) == value_type(&bound_type)
         && !is_volatile(&key)
-        && !is_volatile(&bound)
-        // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
-        && (open == Open::Key || cannot_fail(&key, build)?);
+        && !is_volatile(&bound);
     let compared = (key, comparison, bound);
     let found = is_searchable.then(|| KeyComparison::new(conjunct, compared, open, build));
     found.transpose()
