@@ -329,10 +329,11 @@ fn in_other_words(
     sides_of(probe, build, |sides| -> Result<()> {
         for condition in conditions.drain(..) {
             let condition = without_between(condition)?;
-            let found = match sides.seconds(&condition)? {
+            let mut found = match sides.seconds(&condition)? {
                 Some(found) => found.into(),
                 None => sides.ranges(&condition)?,
             };
+            found.retain(|range| range.open != Open::Wrapping);
             let has_no_null = |range: &Range<Expr>| !matches!(range.open, Open::Bound | Open::Key);
             let is_exact = found.iter().all(|range| range.open == Open::Never);
             if found.is_empty() || !found.iter().all(has_no_null) {

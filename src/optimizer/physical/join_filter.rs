@@ -65,14 +65,23 @@ impl RangeCondition {
         for (i, conjunct) in conjuncts.iter().enumerate() {
             comparisons.extend(key_comparisons(i, conjunct, filter, probe, build)?);
         }
-        let is_range = |i| comparisons.iter().any(|found| found.conjunct == i);
+        let is_range = |i| {
+            let mut ranges = comparisons.iter().filter(|found| found.conjunct == i);
+            ranges.any(|found| found.open != Open::Wrapping)
+        };
         let others = (0..conjuncts.len()).filter(|i| !is_range(*i));
         let others: Vec<usize> = others.collect();
         for (n, &i) in others.iter().enumerate() {
             for &j in &others[n + 1..] {
                 let ranges = sides_of(filter, |sides| sides.between(&conjuncts[i], &conjuncts[j]));
                 for (conjunct, range) in [i, j].into_iter().zip(ranges?.into_iter().flatten()) {
-                    comparisons.extend(searchable(conjunct, range, filter, probe, build)?);
+                    let found = searchable(conjunct, range, filter, probe, build)?;
+                    // Both ends need no key that wraps around by itself.
+                    comparisons.retain(|of_one_end| {
+                        let is_same = of_one_end.conjunct == conjunct && found.is_some();
+                        !(is_same && of_one_end.open == Open::Wrapping)
+                    });
+                    comparisons.extend(found);
                 }
             }
         }
@@ -169,9 +178,9 @@ fn close_open_ends(
     for found in &*comparisons {
         let mut closed = comparisons
             .iter()
-            .filter(|c| matches!(c.open, Open::Never | Open::Implied));
+            .filter(|c| !matches!(c.open, Open::Bound | Open::Key));
         safe.push(match found.open {
-            Open::Never | Open::Implied => true,
+            Open::Never | Open::Implied | Open::Wrapping => true,
             Open::Bound => {
                 !found.key.nullable(build)? || closed.any(|c| c.key.as_ref() == found.key.as_ref())
             }
@@ -246,7 +255,8 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
             )
         };
         let mut threshold: Option<(ThresholdRank, usize)> = None;
-        for (i, other) in all().filter(|(_, c)| !is_of_key(c)) {
+        let may_be_threshold = |c: &KeyComparison| !is_of_key(c) && c.open != Open::Wrapping;
+        for (i, other) in all().filter(|(_, c)| may_be_threshold(c)) {
             if threshold.is_none_or(|(known, _)| rank(other) > known) {
                 threshold = Some((rank(other), i));
             }
