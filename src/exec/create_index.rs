@@ -23,6 +23,7 @@ use crate::exec::common::another_run::another_run;
 use crate::exec::common::plan_methods::{no_expressions, replace_input};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect_or_spill::Collected;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -221,7 +222,11 @@ impl IndexBuild {
         let plan = Arc::clone(keeper.plan());
         let partitions = 0..plan.output_partitioning().partition_count();
         let inputs = partitions.map(|partition| plan.execute(partition, Arc::clone(context)));
-        let (rows, runs) = builder.collect(inputs.collect::<Result<_>>()?).await?;
+        let Collected { rows, runs, failed } =
+            builder.collect(inputs.collect::<Result<_>>()?).await?;
+        if let Some(error) = failed.error() {
+            return Err(error);
+        }
         if runs.is_some() {
             return resources_err!(
                 "the session's memory pool has too little memory to sort the rows"

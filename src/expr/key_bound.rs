@@ -18,7 +18,9 @@
 //!   p.ts < q.b OR q.b IS NULL             p.ts <= rmq_upper_bound(q.b, q.b IS NULL)
 //! ```
 
-use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Int32Array, Int64Array,
+};
 use arrow::array::{UInt64Array, make_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
@@ -69,7 +71,8 @@ impl KeyBoundUdf {
     }
 
     /// The same where all keys compare as stated if the bound plus `offset`, or plus the offset of the other end of a
-    /// range, is no key: a difference of the key and the bound may then wrap around. Both factors must be 1.
+    /// range, is no key: a difference of the key and the bound may then wrap around. Where that end is the last
+    /// difference of all, only the keys that `wrapped` tells compare as stated besides. Both factors must be 1.
     pub(crate) fn with_opposite(self, offset: i128) -> Self {
         Self {
             opposite: Some(offset),
@@ -93,8 +96,36 @@ impl KeyBoundUdf {
 
     /// What is added to the bound at both ends of a range, the least first, if all keys are in it where that is no key.
     pub(crate) fn wraps_at(&self) -> Option<(i128, i128)> {
-        let opposite = self.opposite?;
+        let opposite = self.opposite.filter(|_| self.wrapped().is_none())?;
         Some((self.offset.min(opposite), self.offset.max(opposite)))
+    }
+
+    /// The keys at the other end of all for which the difference wraps around, and so compares as stated, if the range
+    /// of the difference ends only there: with the last one of its type. Other keys compare with the bound as stated.
+    ///
+    /// ```text
+    ///   q.id - p.id <= 30      p.id >= q.id - 30, or p.id <= q.id - 2^63
+    /// ```
+    pub(crate) fn wrapped(&self) -> Option<Self> {
+        let (opposite, (least, greatest)) = (self.opposite?, integer_limits(&self.key_type)?);
+        let all = greatest.checked_sub(least)?.checked_add(1)?;
+        let (is_last, comparison, shift) = if self.comparison.is_lower() {
+            let is_last = [greatest, -least].contains(&opposite);
+            (is_last, Comparison::AtMost, -all)
+        } else {
+            let is_last = [least, -greatest].contains(&opposite);
+            (is_last, Comparison::AtLeast, all)
+        };
+        let wrapped = Self::new(comparison, (1, 1), self.key_type.clone());
+        is_last.then(|| wrapped.with_offset(opposite + shift))
+    }
+
+    /// The bound that all keys compare with as stated.
+    ///
+    /// # Errors
+    /// An internal error for keys that are no integers.
+    pub(crate) fn bound_of_all(&self) -> Result<ArrayRef> {
+        of_type(&[Some(self.last(self.limits()?))], &self.key_type)
     }
 
     /// The type of the keys.
@@ -139,9 +170,47 @@ impl KeyBoundUdf {
         }
     }
 
-    /// Converts one bound, to a key in these limits.
-    pub(super) fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
-        if let Some(opposite) = self.opposite {
+    /// Converts bounds; where `is_open` is TRUE the least or greatest of all keys compares with all as stated.
+    ///
+    /// # Errors
+    /// An internal error for keys that are no integers. Arrow's, for bounds that are none.
+    pub(crate) fn converted(
+        &self,
+        bounds: &ArrayRef,
+        is_open: Option<&BooleanArray>,
+    ) -> Result<ArrayRef> {
+        let limits = self.limits()?;
+        let last = self.last(limits);
+        let opposite = self.opposite.filter(|_| self.wrapped().is_none());
+        let keys = integers(bounds)?.into_iter().enumerate();
+        let keys = keys.map(|(row, bound)| {
+            let is_open = is_open.is_some_and(|open| open.is_valid(row) && open.value(row));
+            if is_open {
+                Some(last)
+            } else {
+                self.convert(bound?, opposite, limits)
+            }
+        });
+        of_type(&keys.collect::<Vec<_>>(), &self.key_type)
+    }
+
+    /// The least and the greatest key.
+    fn limits(&self) -> Result<(i128, i128)> {
+        match integer_limits(&self.key_type) {
+            Some(limits) => Ok(limits),
+            None => internal_err!("a {} is not stored as an integer", self.key_type),
+        }
+    }
+
+    /// Converts one bound, to a key in these limits. `opposite` is the offset of the other end if all keys compare as
+    /// stated where one is no key.
+    pub(super) fn convert(
+        &self,
+        bound: i128,
+        opposite: Option<i128>,
+        (least, greatest): (i128, i128),
+    ) -> Option<i128> {
+        if let Some(opposite) = opposite {
             let is_key = |offset| {
                 let end = bound.checked_add(offset);
                 end.is_some_and(|end| least <= end && end <= greatest)
@@ -196,21 +265,7 @@ impl ScalarUDFImpl for KeyBoundUdf {
             return internal_err!("there is no bound to convert");
         };
         let is_open = others.iter().find_map(|array| array.as_boolean_opt());
-        let Some(limits) = integer_limits(&self.key_type) else {
-            return internal_err!("a {} is not stored as an integer", self.key_type);
-        };
-        let last = self.last(limits);
-        let keys = integers(bounds)?.into_iter().enumerate();
-        let keys = keys.map(|(row, bound)| {
-            let is_open = is_open.is_some_and(|open| open.is_valid(row) && open.value(row));
-            if is_open {
-                Some(last)
-            } else {
-                self.convert(bound?, limits)
-            }
-        });
-        let keys: Vec<_> = keys.collect();
-        Ok(ColumnarValue::Array(of_type(&keys, &self.key_type)?))
+        Ok(ColumnarValue::Array(self.converted(bounds, is_open)?))
     }
 }
 
@@ -294,6 +349,7 @@ pub(super) fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result
 mod tests {
     use std::sync::Arc;
 
+    use arrow::array::Int8Array;
     use arrow::datatypes::{Field, TimeUnit};
     use datafusion::config::ConfigOptions;
 
@@ -369,6 +425,59 @@ mod tests {
                     });
                     assert_eq!(found, expected, "{key} {comparison:?} {bound}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_whose_difference_wraps_around_are_in_the_range() {
+        let all = || i8::MIN..=i8::MAX;
+        let bounds: ArrayRef = Arc::new(Int8Array::from_iter_values(all()));
+        for (comparison, is_of_bound) in [
+            (Comparison::Above, true),
+            (Comparison::AtLeast, false),
+            (Comparison::Below, false),
+            (Comparison::AtMost, true),
+        ] {
+            for offset in [-128, -7, 0, 3, 127, 200] {
+                let last = if comparison.is_lower() { 127 } else { -128 };
+                let (stated, sign) = match comparison {
+                    _ if is_of_bound => (comparison, 1),
+                    Comparison::AtLeast => (Comparison::AtMost, -1),
+                    _ => (Comparison::Above, -1),
+                };
+                let udf = KeyBoundUdf::new(stated, (1, 1), DataType::Int8);
+                let udf = udf.with_offset(sign * offset).with_opposite(sign * last);
+                let wrapped = udf.wrapped().unwrap();
+                let (ends, limits) = (
+                    converted(&udf, Arc::clone(&bounds)),
+                    converted(&wrapped, Arc::clone(&bounds)),
+                );
+                let (ends, limits) = (integers(&ends).unwrap(), integers(&limits).unwrap());
+                let mut beyond = 0;
+                for (row, bound) in all().enumerate() {
+                    for key in all() {
+                        let difference = if is_of_bound {
+                            key.wrapping_sub(bound)
+                        } else {
+                            bound.wrapping_sub(key)
+                        };
+                        let in_range = |udf: &KeyBoundUdf, end: Option<i128>| {
+                            let comparison = udf.converted_comparison();
+                            end.is_some_and(|end| comparison.holds(&i128::from(key), &end))
+                        };
+                        let wraps = in_range(&wrapped, limits[row]);
+                        beyond += usize::from(wraps);
+                        if comparison.holds(&i128::from(difference), &offset) {
+                            assert!(wraps || in_range(&udf, ends[row]), "{key} {bound} {offset}");
+                        }
+                        assert_eq!(
+                            wraps,
+                            wraps && difference.signum() == i8::try_from(last).unwrap().signum()
+                        );
+                    }
+                }
+                assert!(beyond < 256 * 256 / 4);
             }
         }
     }

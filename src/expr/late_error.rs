@@ -7,6 +7,9 @@
 //! ```text
 //!   sum(1 / p.v)     s = sum(rmq_value_or_null(p.v)), e = min(rmq_error_or_null(p.v))     rmq_raise(e, s)
 //! ```
+//!
+//! A range key that may fail is evaluated so, too (`evaluate_late`). The join keeps the rows where it fails beside its
+//! sorted rows, as these have no place in their order.
 
 use std::sync::Arc;
 
@@ -165,62 +168,72 @@ impl FallibleUdf {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef> {
-        let physical = self.physical(batch)?;
-        match self.part {
-            FalliblePart::Value => {
-                let mut values = vec![];
-                self.values(&physical, batch, &mut values)?;
-                let values: Vec<&dyn Array> = values.iter().map(AsRef::as_ref).collect();
-                Ok(concat(&values)?)
-            }
+        let (values, failed) = evaluate_late(&self.physical(batch)?, batch)?;
+        Ok(match self.part {
+            FalliblePart::Value => values,
             FalliblePart::Error => {
-                let mut errors = Vec::with_capacity(batch.num_rows());
-                errors_of(&physical, batch, &mut errors);
-                Ok(Arc::new(StringArray::from(errors)))
-            }
-        }
-    }
-
-    /// Appends the values of a batch. Where it fails, its halves are evaluated.
-    fn values(
-        &self,
-        physical: &PhysicalExprRef,
-        batch: &RecordBatch,
-        values: &mut Vec<ArrayRef>,
-    ) -> Result<()> {
-        let rows = batch.num_rows();
-        match physical.evaluate(batch).and_then(|v| v.into_array(rows)) {
-            Ok(array) => values.push(array),
-            Err(_) if rows <= 1 => values.push(new_null_array(&self.data_type, rows)),
-            Err(_) => {
-                for half in halves(batch) {
-                    self.values(physical, &half, values)?;
+                let mut errors = vec![None; batch.num_rows()];
+                for FailedRow { row, error } in failed {
+                    errors[row] = Some(error);
                 }
+                Arc::new(StringArray::from(errors))
             }
-        }
-        Ok(())
+        })
     }
 }
 
-/// Appends the errors of a batch. Where it fails, its halves are evaluated.
-fn errors_of(physical: &PhysicalExprRef, batch: &RecordBatch, errors: &mut Vec<Option<String>>) {
+/// A row for which an expression fails.
+#[derive(Debug)]
+pub(crate) struct FailedRow {
+    /// Its number in the batch.
+    pub(crate) row: usize,
+    pub(crate) error: String,
+}
+
+/// The values of an expression for the rows of a batch, NULL for those for which it fails, and these. Where a batch
+/// fails, its halves are evaluated.
+///
+/// # Errors
+/// Arrow's, if the values of halves can't be put together.
+pub(crate) fn evaluate_late(
+    expr: &PhysicalExprRef,
+    batch: &RecordBatch,
+) -> Result<(ArrayRef, Vec<FailedRow>)> {
+    let (mut values, mut failed) = (vec![], vec![]);
+    evaluate_halves(expr, batch, 0, &mut values, &mut failed)?;
+    let values = match values.as_slice() {
+        [all] => Arc::clone(all),
+        parts => concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>())?,
+    };
+    Ok((values, failed))
+}
+
+fn evaluate_halves(
+    expr: &PhysicalExprRef,
+    batch: &RecordBatch,
+    first: usize,
+    values: &mut Vec<ArrayRef>,
+    failed: &mut Vec<FailedRow>,
+) -> Result<()> {
     let rows = batch.num_rows();
-    match physical.evaluate(batch).and_then(|v| v.into_array(rows)) {
-        Ok(_) => errors.resize(errors.len() + rows, None),
+    match expr.evaluate(batch).and_then(|v| v.into_array(rows)) {
+        Ok(array) => values.push(array),
         Err(error) if rows <= 1 => {
-            errors.resize(errors.len() + rows, Some(error.strip_backtrace()));
+            values.push(new_null_array(&expr.data_type(&batch.schema())?, rows));
+            let error = error.strip_backtrace();
+            failed.extend((0..rows).map(|_| FailedRow {
+                row: first,
+                error: error.clone(),
+            }));
         }
         Err(_) => {
-            for half in halves(batch) {
-                errors_of(physical, &half, errors);
-            }
+            let half = rows / 2;
+            let (left, right) = (batch.slice(0, half), batch.slice(half, rows - half));
+            evaluate_halves(expr, &left, first, values, failed)?;
+            evaluate_halves(expr, &right, first + half, values, failed)?;
         }
     }
-}
-
-fn halves(batch: &RecordBatch) -> [RecordBatch; 2] {
-    let (rows, half) = (batch.num_rows(), batch.num_rows() / 2);
-    [batch.slice(0, half), batch.slice(half, rows - half)]
+    Ok(())
 }
 
 impl ScalarUDFImpl for FallibleUdf {

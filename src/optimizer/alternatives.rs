@@ -73,7 +73,7 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             return Ok(ends.map(|end| (key.clone(), end, bound.clone())).into());
         }
         let ranges = self.ranges(conjunct)?.into_iter();
-        let closed = ranges.filter(|range| !matches!(range.open, Open::Bound | Open::Key));
+        let closed = ranges.filter(|range| matches!(range.open, Open::Never | Open::Implied));
         Ok(closed.map(|range| range.compared).collect())
     }
 }

@@ -95,12 +95,15 @@ pub(crate) enum Open {
     Key,
     /// For none, but the range is only what the conjunct implies: it may have keys for which it does not hold.
     Implied,
+    /// The same, and it also holds for keys for which a difference of integers wraps around (`KeyBoundUdf::wrapped`).
+    /// The range has these as a bound of a join of rows, not as a comparison.
+    Wrapping,
 }
 
 impl Open {
     /// Whether the conjunct holds for all keys of the range.
     pub(crate) fn is_exact(self) -> bool {
-        self != Self::Implied
+        !matches!(self, Self::Implied | Self::Wrapping)
     }
 }
 

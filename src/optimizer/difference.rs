@@ -6,6 +6,7 @@
 //!   abs(p.price - q.price) <= 0.05                   the same, of decimals
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
+//!   q.id - p.id <= 30                                p.id >= q.id - 30, or all keys if there are some so low that it wraps
 //!   p.x - q.x BETWEEN 0 AND 0.5                      p.x in [q.x, q.x + 0.5], or a little more
 //!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 300 seconds, p.ts <= q.ts + 2^63 ticks
 //!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       p.ts >= q.ts - 301 seconds
@@ -31,7 +32,7 @@ use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::float_bound::FloatBoundUdf;
-use crate::expr::key_bound::KeyBoundUdf;
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::optimizer::condition::{
     Open, Operand, Range, Sides, comparison, length_in_ticks, nanoseconds, swapped,
 };
@@ -122,9 +123,13 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
         let Length { offset, open, .. } = length;
         let opposite = is_absolute.then_some((swapped(stated.comparison), -offset));
         let stated = [Some((stated.comparison, offset)), opposite];
-        let wraps = ends.data_type.is_integer();
+        let limits = integer_limits(&ends.data_type).filter(|_| ends.data_type.is_integer());
         let ranges = stated.into_iter().flatten().map(|(comparison, at)| {
-            let other = wraps.then_some(-at);
+            let other = limits.map(|(least, greatest)| match comparison {
+                _ if is_absolute => -at,
+                lower if lower.is_lower() => greatest,
+                _ => least,
+            });
             self.shifted(&ends, comparison, (length.factor, at), other, open)
         });
         ranges.collect()
@@ -444,11 +449,15 @@ impl<'a, E: Operand> Difference<'a, E> {
             });
         }
         if key_type.is_integer() {
-            let length = integer(constant).filter(|length| self.is_absolute && *length >= 0);
+            let length = integer(constant).filter(|length| !self.is_absolute || *length >= 0);
             return length.map(|offset| Length {
                 factor: 1,
                 offset,
-                open: Open::Implied,
+                open: if self.is_absolute {
+                    Open::Implied
+                } else {
+                    Open::Wrapping
+                },
             });
         }
         let length = decimal_length(constant, key_type);

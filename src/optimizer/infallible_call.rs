@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
-use datafusion::functions::{datetime, math};
+use datafusion::common::{Result, ScalarValue};
+use datafusion::functions::{core, datetime, math, string, unicode};
 use datafusion::logical_expr::ScalarUDF;
 
 use crate::expr::abs::AbsUdf;
@@ -59,6 +59,28 @@ pub(crate) fn is_infallible_call<E: Operand>(
         ]
         .iter()
         .any(|function| is(function)),
+        [number] if number.is_floating() && is(&math::round()) => true,
+        [text] if is_text(text) => [
+            string::lower(),
+            string::upper(),
+            string::octet_length(),
+            string::btrim(),
+            unicode::character_length(),
+        ]
+        .iter()
+        .any(|function| is(function)),
+        [text, ..] if is_text(text) && is(&unicode::substr()) => {
+            let mut numbers = arguments.iter().skip(1).map(Operand::as_constant);
+            numbers.all(|number| matches!(number, Some(ScalarValue::Int64(Some(0..=MAX_LENGTH)))))
+        }
+        [first, others @ ..] if !first.is_nested() && others.iter().all(|t| t == first) => [
+            core::coalesce(),
+            core::nullif(),
+            core::greatest(),
+            core::least(),
+        ]
+        .iter()
+        .any(|function| is(function)),
         [DataType::Timestamp(..)] if is(&datetime::to_unixtime()) => true,
         // Coarser parts than these may begin before the first timestamp.
         [_, DataType::Timestamp(_, zone)] if is(&datetime::date_trunc()) => match part.as_deref() {
@@ -76,6 +98,14 @@ pub(crate) fn is_infallible_call<E: Operand>(
         }
         _ => false,
     })
+}
+
+/// More characters than a text has.
+const MAX_LENGTH: i64 = 1 << 32;
+
+fn is_text(data_type: &DataType) -> bool {
+    use DataType::{LargeUtf8, Utf8, Utf8View};
+    matches!(data_type, Utf8 | LargeUtf8 | Utf8View)
 }
 
 fn is_calendar_part(part: Option<&str>) -> bool {

@@ -68,6 +68,11 @@ impl Values {
         Self::new(vec![values], None)
     }
 
+    /// The values of a column in parts, each at its position.
+    pub(crate) fn of_parts(parts: Vec<ArrayRef>) -> Self {
+        Self::new(parts, None)
+    }
+
     fn new(parts: Vec<ArrayRef>, order: Option<Arc<HugePageBuf<u32>>>) -> Self {
         let starts = parts.iter().scan(0, |end, part| {
             let start = *end;

@@ -113,7 +113,7 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "another each time",
         ),
         (
-            "SELECT q.id, min(p.v) FROM q LEFT JOIN p ON p.j = q.id AND 10 / p.k > q.a GROUP BY q.id".into(),
+            "SELECT q.id, min(p.v) FROM q LEFT JOIN p ON p.j = q.id AND p.k > q.a AND 10 / q.b > 2 GROUP BY q.id".into(),
             "may end in an error",
         ),
         (

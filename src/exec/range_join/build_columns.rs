@@ -9,6 +9,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::sql_text::physical_text;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::expr::late_error::{FailedRow, evaluate_late};
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_engine::Comparison;
@@ -189,15 +190,21 @@ impl BuildColumns {
         Ok(Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?)))
     }
 
-    /// Evaluates the columns over a batch of the input. The arrays share the batch's buffers and are not its own: while
-    /// those exist, so does the table that has the batch (`Version`).
-    pub(crate) fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+    /// Evaluates the columns over a batch of the input, and returns the rows for which the range key fails. It is NULL
+    /// for these: an error counts only where another row has the same equality keys (`KeyErrors`). The arrays share the
+    /// batch's buffers and are not its own: while those exist, so does the table that has the batch (`Version`).
+    pub(crate) fn evaluate(&self, batch: &RecordBatch) -> Result<(Vec<ArrayRef>, Vec<FailedRow>)> {
         let rows = batch.num_rows();
-        let arrays = self.expressions.iter().map(|e| {
+        let range_key = self.range_key(&self.expressions);
+        let (keys, failed) = evaluate_late(range_key, batch)?;
+        let arrays = self.expressions.iter().enumerate().map(|(i, e)| {
+            if i >= self.num_equality_keys && e.as_ref() == range_key.as_ref() {
+                return Ok(keys.slice(0, rows));
+            }
             let array = e.evaluate(batch)?.into_array(rows)?;
             Ok(array.slice(0, rows))
         });
-        arrays.collect()
+        Ok((arrays.collect::<Result<_>>()?, failed))
     }
 
     /// What the columns are, over the input.

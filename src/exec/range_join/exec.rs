@@ -49,6 +49,8 @@
 //!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
 //!   2 to 5 (`probe::compare_or_build`).
+//! - Build rows for which the range key fails have no place in the order. They are put aside, and each batch of the
+//!   probe side is looked up among them first: one with their equality keys is an error (`probe::key_errors`).
 //!
 //! - Where `mode=Collected`, the build side arrives in one partition, so that a plan can be divided into tasks; where
 //!   `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for
@@ -89,7 +91,7 @@ use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
-use crate::exec::range_join::probe::build_state::BuildState;
+use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
@@ -121,7 +123,7 @@ pub struct RangeJoinExec {
     pub(super) properties: Arc<PlanProperties>,
     pub(super) metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
-    pub(super) prepared: Arc<OncePerRun<BuildState>>,
+    pub(super) prepared: Arc<OncePerRun<PreparedBuild>>,
     /// Where the build side comes from, in plans of EXPLAIN.
     pub(super) origin: Option<BuildOrigin>,
 }

@@ -264,8 +264,9 @@ impl Condition {
     }
 
     /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for
-    /// rows with equal keys.
-    pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+    /// rows with equal keys. Errors of the range key are raised only for these, but for all of them, also for probe
+    /// rows that don't meet their own condition, and pairs that don't cross a threshold if there is one.
+    pub(crate) fn check_infallible(&self, has_threshold: bool, build: &DFSchema) -> Match<()> {
         let may_fail = |expr: &Expr| {
             reject(format!(
                 "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
@@ -277,8 +278,7 @@ impl Condition {
         {
             return may_fail(filter);
         }
-        let evaluates_all = self.on.is_empty() && !self.filters_probe;
-        let key = (!evaluates_all).then_some(&self.key);
+        let key = (self.filters_probe || has_threshold).then_some(&self.key);
         for expr in key.into_iter().chain(&self.build_filter) {
             if !is_infallible(expr, build)? {
                 return may_fail(expr);

@@ -214,7 +214,7 @@ impl GroupedJoin<'_> {
         let (mut condition, counted) =
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
         let threshold = crossed.or(counted);
-        condition.check_infallible(build_schema)?;
+        condition.check_infallible(threshold.is_some(), build_schema)?;
         let others = others.into_iter().map(|rest| {
             let constants = Constants::Filter;
             Condition::try_match(on.to_vec(), rest, constants, probe_schema, build_schema)

@@ -355,10 +355,11 @@ fn in_other_words(
                 rest.push(condition);
                 continue;
             }
-            let found = match sides.seconds(&condition)? {
+            let mut found = match sides.seconds(&condition)? {
                 Some(found) => found.into(),
                 None => sides.ranges(&condition)?,
             };
+            found.retain(|range| range.open != Open::Wrapping);
             let has_no_null = |range: &Range<Expr>| !matches!(range.open, Open::Bound | Open::Key);
             let is_exact = found.iter().all(|range| range.open == Open::Never);
             if found.is_empty() || !found.iter().all(has_no_null) {

@@ -61,14 +61,13 @@ impl RangeCondition {
         let conjuncts = split_conjunction(filter.expression()).into_iter();
         let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
         let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
-        let mut comparisons = vec![];
+        let mut comparisons: Vec<KeyComparison> = vec![];
         for (i, conjunct) in conjuncts.iter().enumerate() {
             comparisons.extend(key_comparisons(i, conjunct, filter, probe, build)?);
         }
         let is_range = |i| {
-            comparisons
-                .iter()
-                .any(|found: &KeyComparison| found.conjunct == i)
+            let mut ranges = comparisons.iter().filter(|found| found.conjunct == i);
+            ranges.any(|found| found.open != Open::Wrapping)
         };
         let others = (0..conjuncts.len()).filter(|i| !is_range(*i));
         let others: Vec<usize> = others.collect();
@@ -76,7 +75,13 @@ impl RangeCondition {
             for &j in &others[n + 1..] {
                 let ranges = sides_of(filter, |sides| sides.between(&conjuncts[i], &conjuncts[j]));
                 for (conjunct, range) in [i, j].into_iter().zip(ranges?.into_iter().flatten()) {
-                    comparisons.extend(searchable(conjunct, range, filter, probe, build)?);
+                    let found = searchable(conjunct, range, filter, probe, build)?;
+                    // Both ends need no key that wraps around by itself.
+                    comparisons.retain(|of_one_end| {
+                        let is_same = of_one_end.conjunct == conjunct && found.is_some();
+                        !(is_same && of_one_end.open == Open::Wrapping)
+                    });
+                    comparisons.extend(found);
                 }
             }
         }
@@ -85,18 +90,23 @@ impl RangeCondition {
             return Ok(None);
         };
         let is_of_key = |found: &KeyComparison| found.key.as_ref() == key.as_ref();
+        let made = |i: usize| comparisons.iter().filter(move |found| found.conjunct == i);
+        let is_exact = |i: usize| made(i).count() > 0 && made(i).all(|found| found.open.is_exact());
+        let is_met = |i: usize| is_exact(i) && made(i).all(is_of_key);
+        // The further condition says whether the error of a key is met.
+        let may_fail = comparisons
+            .iter()
+            .any(|found| is_of_key(found) && found.may_fail);
+        let keeps_all = may_fail && !(0..conjuncts.len()).all(is_met);
         let (mut residual, mut rest) = (vec![], vec![]);
         for (i, conjunct) in conjuncts.into_iter().enumerate() {
-            let made = comparisons.iter().filter(|found| found.conjunct == i);
-            let made: Vec<&KeyComparison> = made.collect();
-            let is_exact = !made.is_empty() && made.iter().all(|found| found.open.is_exact());
-            if is_exact && made.iter().all(|found| is_of_key(found)) {
+            if is_met(i) && !keeps_all {
                 continue;
             }
             residual.push(Arc::clone(&conjunct));
             let threshold = best.and_then(|best| comparisons.get(best));
             let is_threshold = threshold.is_some_and(|threshold| threshold.conjunct == i);
-            if !(is_threshold && is_exact && made.len() == 1) {
+            if !(is_threshold && is_exact(i) && made(i).count() == 1) {
                 rest.push(conjunct);
             }
         }
@@ -168,9 +178,9 @@ fn close_open_ends(
     for found in &*comparisons {
         let mut closed = comparisons
             .iter()
-            .filter(|c| matches!(c.open, Open::Never | Open::Implied));
+            .filter(|c| !matches!(c.open, Open::Bound | Open::Key));
         safe.push(match found.open {
-            Open::Never | Open::Implied => true,
+            Open::Never | Open::Implied | Open::Wrapping => true,
             Open::Bound => {
                 !found.key.nullable(build)? || closed.any(|c| c.key.as_ref() == found.key.as_ref())
             }
@@ -225,7 +235,7 @@ pub(crate) fn best_threshold(
 /// another value.
 fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<usize>)> {
     let all = || comparisons.iter().enumerate();
-    let mut best: Option<((bool, ThresholdRank), _)> = None;
+    let mut best: Option<((bool, ThresholdRank, bool), _)> = None;
     for (_, candidate) in all() {
         let is_of_key = |c: &KeyComparison| c.key.as_ref() == candidate.key.as_ref();
         let bounds = || {
@@ -241,10 +251,12 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
                 closes,
                 closes && c.key_type == candidate.key_type,
                 !c.is_ranked,
+                !c.may_fail,
             )
         };
         let mut threshold: Option<(ThresholdRank, usize)> = None;
-        for (i, other) in all().filter(|(_, c)| !is_of_key(c)) {
+        let may_be_threshold = |c: &KeyComparison| !is_of_key(c) && c.open != Open::Wrapping;
+        for (i, other) in all().filter(|(_, c)| may_be_threshold(c)) {
             if threshold.is_none_or(|(known, _)| rank(other) > known) {
                 threshold = Some((rank(other), i));
             }
@@ -252,6 +264,7 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
         let rank = (
             is_closed,
             threshold.map_or_else(Default::default, |(rank, _)| rank),
+            !candidate.may_fail,
         );
         if best.as_ref().is_none_or(|(known, _)| rank > *known) {
             let threshold = threshold.map(|(_, i)| i);
@@ -262,8 +275,9 @@ fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<us
 }
 
 /// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open;
-/// whether it is then of the type of the range key; whether its values need not be sorted for its index.
-type ThresholdRank = (bool, bool, bool);
+/// whether it is then of the type of the range key; whether its values need not be sorted for its index; whether it
+/// can't fail, as its index can't be built then.
+type ThresholdRank = (bool, bool, bool, bool);
 
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
@@ -275,6 +289,8 @@ struct KeyComparison {
     comparison: Comparison,
     bound: PhysicalExprRef,
     open: Open,
+    /// Whether the key may fail. Its errors are raised for rows with equal keys, as the join would meet them.
+    may_fail: bool,
 }
 
 impl KeyComparison {
@@ -287,6 +303,7 @@ impl KeyComparison {
         let key_type = key.data_type(build)?;
         Ok(Self {
             conjunct,
+            may_fail: !cannot_fail(&key, build)?,
             key,
             is_ranked: is_ranked(&key_type),
             key_type: value_type(&key_type),
@@ -356,9 +373,7 @@ fn searchable(
     let is_searchable = is_ordered(&key_type)
         && value_type(&key_type) == value_type(&bound_type)
         && !is_volatile(&key)
-        && !is_volatile(&bound)
-        // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
-        && (open == Open::Key || cannot_fail(&key, build)?);
+        && !is_volatile(&bound);
     let compared = (key, comparison, bound);
     let found = is_searchable.then(|| KeyComparison::new(conjunct, compared, open, build));
     found.transpose()

@@ -392,6 +392,15 @@ impl Interpreter<'_> {
                 (Value::Int(a), Value::Int(b)) => Value::Int(a + b),
                 (a, b) => Value::Float(a.number() + b.number()),
             },
+            Expr::Moved(a, by) => match value(a) {
+                Value::Int(a) => Value::Int(a.wrapping_add(*by)),
+                _ => Value::Null,
+            },
+            Expr::Difference(a, b) => match (value(a), value(b)) {
+                (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_sub(b)),
+                _ => Value::Null,
+            },
+            Expr::Reread(a, _) => value(a),
             Expr::Double(a) => match value(a) {
                 Value::Null => Value::Null,
                 Value::Int(a) => Value::Int(2 * a),

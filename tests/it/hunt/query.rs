@@ -77,7 +77,13 @@ pub enum Expr {
     /// Adds so many units: numbers, seconds or days.
     Shift(Box<Expr>, i64, Kind),
     Sum(Box<Expr>, Box<Expr>),
+    /// Adds a number as a BIGINT, which may wrap around.
+    Moved(Box<Expr>, i64),
+    /// A difference of numbers that are BIGINT, which may wrap around.
+    Difference(Box<Expr>, Box<Expr>),
     Double(Box<Expr>),
+    /// The value read from its text, which DataFusion takes for an expression that may fail.
+    Reread(Box<Expr>, Kind),
     Compare(Comparison, Box<Expr>, Box<Expr>),
     Between(Box<Expr>, Box<Expr>, Box<Expr>),
     /// IS DISTINCT FROM, or IS NOT DISTINCT FROM.
@@ -322,12 +328,15 @@ impl Expr {
             Self::Column { .. } | Self::Literal(..) | Self::Scalar(_) | Self::Exists(..) => false,
             Self::Shift(a, ..)
             | Self::Double(a)
+            | Self::Moved(a, _)
+            | Self::Reread(a, _)
             | Self::Not(a)
             | Self::IsNull(a, _)
             | Self::Is(a, _)
             | Self::InList(a, ..)
             | Self::In(a, ..) => a.has_aggregate(),
             Self::Sum(a, b)
+            | Self::Difference(a, b)
             | Self::Compare(_, a, b)
             | Self::Distinct(a, b, _)
             | Self::Coalesce(a, b) => a.has_aggregate() || b.has_aggregate(),
@@ -348,11 +357,14 @@ impl Expr {
             Self::Column { .. } | Self::Literal(..) => {}
             Self::Shift(a, ..)
             | Self::Double(a)
+            | Self::Moved(a, _)
+            | Self::Reread(a, _)
             | Self::Not(a)
             | Self::IsNull(a, _)
             | Self::Is(a, _)
             | Self::InList(a, ..) => a.visit(f),
             Self::Sum(a, b)
+            | Self::Difference(a, b)
             | Self::Compare(_, a, b)
             | Self::Distinct(a, b, _)
             | Self::Coalesce(a, b) => {
@@ -404,19 +416,22 @@ fn join<T: Display>(all: &[T], between: &str) -> String {
     all.join(between)
 }
 
+fn type_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Int => "BIGINT",
+        Kind::Float => "DOUBLE",
+        Kind::Text => "VARCHAR",
+        Kind::Bool => "BOOLEAN",
+        Kind::Time => "TIMESTAMP",
+        Kind::Date => "DATE",
+    }
+}
+
 /// A value as SQL.
 pub fn literal(value: &Value, kind: Kind) -> String {
     match value {
         Value::Null => {
-            let name = match kind {
-                Kind::Int => "BIGINT",
-                Kind::Float => "DOUBLE",
-                Kind::Text => "VARCHAR",
-                Kind::Bool => "BOOLEAN",
-                Kind::Time => "TIMESTAMP",
-                Kind::Date => "DATE",
-            };
-            format!("CAST(NULL AS {name})")
+            format!("CAST(NULL AS {})", type_name(kind))
         }
         Value::Time(v) if kind == Kind::Date => format!("DATE '{}'", &timestamp(*v)[..10]),
         Value::Time(v) => format!("TIMESTAMP '{}'", timestamp(*v)),
@@ -515,7 +530,21 @@ impl Display for Expr {
                 }
             }
             Self::Sum(a, b) => write!(f, "({a} + {b})"),
+            Self::Moved(a, by) => {
+                let sign = if *by < 0 { '-' } else { '+' };
+                write!(f, "(CAST({a} AS BIGINT) {sign} {})", by.unsigned_abs())
+            }
+            Self::Difference(a, b) => write!(f, "({a} - {b})"),
             Self::Double(a) => write!(f, "(2 * {a})"),
+            Self::Reread(a, kind) => {
+                // A text may have more than a date.
+                let kind = if *kind == Kind::Date {
+                    Kind::Time
+                } else {
+                    *kind
+                };
+                write!(f, "CAST(CAST({a} AS VARCHAR) AS {})", type_name(kind))
+            }
             Self::Compare(comparison, a, b) => write!(f, "({a} {comparison} {b})"),
             Self::Between(a, b, c) => write!(f, "({a} BETWEEN {b} AND {c})"),
             Self::Distinct(a, b, distinct) => {

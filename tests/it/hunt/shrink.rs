@@ -101,7 +101,11 @@ fn exprs(expr: &Expr) -> Vec<Expr> {
             }
             simpler
         }
-        Expr::Not(a) | Expr::Shift(a, ..) | Expr::Double(a) => vec![(**a).clone()],
+        Expr::Not(a)
+        | Expr::Shift(a, ..)
+        | Expr::Double(a)
+        | Expr::Moved(a, _)
+        | Expr::Reread(a, _) => vec![(**a).clone()],
         Expr::Is(a, _) => vec![(**a).clone(), truth],
         Expr::Sum(a, b) | Expr::Coalesce(a, b) => vec![(**a).clone(), (**b).clone()],
         Expr::Case(_, a, b) => [Some(a), b.as_ref()]

@@ -106,11 +106,11 @@ impl BuildSideBuilder {
             let segment = match &part.kept {
                 Some(segment) => Arc::clone(segment),
                 None => {
-                    let rows = read().await?;
                     // Devices join no empty side.
-                    if rows.num_rows() == 0 {
+                    let rows = read().await?.filter(|rows| rows.num_rows() > 0);
+                    let Some(rows) = rows else {
                         return Ok(None);
-                    }
+                    };
                     let started = Instant::now();
                     match builder.clone().build(Arc::new(rows)).await {
                         Ok(Some(side)) => {

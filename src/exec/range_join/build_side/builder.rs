@@ -13,7 +13,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::collect_or_spill::{CollectedRows, collect};
+use crate::exec::range_join::build_side::collect_or_spill::{Collected, CollectedRows, collect};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{Segment, SegmentedRows};
@@ -116,17 +116,16 @@ impl BuildSideBuilder {
     pub(crate) async fn collect(
         &self,
         partitions: Vec<SendableRecordBatchStream>,
-    ) -> Result<(CollectedRows, Option<BuildRuns>)> {
+    ) -> Result<Collected> {
         let started = Instant::now();
         let (columns, schema) = (&self.columns, &self.schema);
         let store = self.store.clone();
         let collected = collect(columns, schema, partitions, &self.memory, store).await;
         self.metrics.build_time.add_elapsed(started);
-        let (rows, runs) = collected.map_err(|error| self.explain_out_of_memory(error))?;
-        self.metrics
-            .build_rows
-            .add(runs.as_ref().map_or(0, BuildRuns::rows));
-        Ok((rows, runs))
+        let collected = collected.map_err(|error| self.explain_out_of_memory(error))?;
+        let spilled_rows = collected.runs.as_ref().map_or(0, BuildRuns::rows);
+        self.metrics.build_rows.add(spilled_rows);
+        Ok(collected)
     }
 
     /// The devices for this many rows, if they suit them.
@@ -139,15 +138,17 @@ impl BuildSideBuilder {
         self.engine.select_devices(rows, kept, &self.options).await
     }
 
-    /// Reads rows that memory has to hold.
+    /// Reads rows of a kept build side, which memory has to hold; `None` if their range key fails for some, as rows
+    /// with errors are not kept.
     pub(super) async fn collect_all(
         &self,
         inputs: Vec<SendableRecordBatchStream>,
-    ) -> Result<CollectedRows> {
-        match self.collect(inputs).await? {
-            (rows, None) => Ok(rows),
-            (_, Some(_)) => internal_err!("rows of a kept build side have been spilled"),
+    ) -> Result<Option<CollectedRows>> {
+        let Collected { rows, runs, failed } = self.collect(inputs).await?;
+        if runs.is_some() {
+            return internal_err!("rows of a kept build side have been spilled");
         }
+        Ok(failed.is_empty().then_some(rows))
     }
 
     /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
@@ -267,11 +268,11 @@ impl BuildSideBuilder {
     }
 
     /// The segments of a build side: those that are kept, with the values that they lack, and a new one of the rows
-    /// that have been appended. Keeps them for later queries.
+    /// that have been appended. Keeps them for later queries; `None` if all rows have to be built anew.
     pub(crate) async fn build_segments(
         &self,
         kept: KeptSegments<Segment>,
-    ) -> Result<Vec<Arc<BuildSide>>> {
+    ) -> Result<Option<Vec<Arc<BuildSide>>>> {
         let (mut sides, mut segments) = (vec![], vec![]);
         for (number, part) in kept.parts.iter().enumerate() {
             let complete = match &part.kept {
@@ -281,7 +282,9 @@ impl BuildSideBuilder {
             let (side, segment) = match (complete, &part.kept) {
                 (Some(side), Some(segment)) => (side, Arc::clone(segment)),
                 (_, known) => {
-                    let rows = self.collect_all(kept.read(number)?).await?;
+                    let Some(rows) = self.collect_all(kept.read(number)?).await? else {
+                        return Ok(None);
+                    };
                     // Otherwise these may be values of other rows.
                     if known.is_some() && !kept.keeper.is_unchanged().await {
                         return exec_err!(
@@ -302,7 +305,7 @@ impl BuildSideBuilder {
         let bytes = sides.iter().map(|side| side.registered_bytes()).sum();
         self.metrics.build_mem_used.set_max(bytes);
         kept.keep(segments).await?;
-        Ok(sides)
+        Ok(Some(sides))
     }
 
     /// Makes what sorts and indexes rows, given what it waits for.

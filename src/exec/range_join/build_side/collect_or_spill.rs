@@ -14,6 +14,7 @@ use futures::TryStreamExt;
 
 use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::failed_rows::FailedRows;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
@@ -94,6 +95,16 @@ impl CollectedRows {
     }
 }
 
+/// The rows of the build side, as they were collected.
+#[derive(Debug)]
+pub(crate) struct Collected {
+    pub(crate) rows: CollectedRows,
+    /// The runs of all rows, if memory could not hold them.
+    pub(crate) runs: Option<BuildRuns>,
+    /// Those for which the range key has failed. They are among the others, too, where it is NULL.
+    pub(crate) failed: FailedRows,
+}
+
 /// Reads all partitions of the input concurrently. The collected rows are in the order of the partitions, whatever the
 /// order of arrival. If `memory` can't hold them, all go to the store, if there is one, and their runs are returned.
 pub(crate) async fn collect(
@@ -102,7 +113,7 @@ pub(crate) async fn collect(
     partitions: Vec<SendableRecordBatchStream>,
     memory: &Arc<RetainingPool>,
     store: Option<Arc<SpillStore>>,
-) -> Result<(CollectedRows, Option<BuildRuns>)> {
+) -> Result<Collected> {
     let empty = || PartitionRows {
         batches: vec![],
         size: DataSize::default(),
@@ -114,6 +125,7 @@ pub(crate) async fn collect(
             partitions: partitions.iter().map(|_| empty()).collect(),
             memory: Arc::clone(memory),
             may_spill: store.is_some(),
+            failed: FailedRows::new(memory.reservation()),
         }),
         memory: Arc::clone(memory),
         row_order_matters: columns.row_order_matters(),
@@ -171,9 +183,12 @@ impl PartitionReader {
             if rows == 0 {
                 continue;
             }
-            let arrays = self.columns.evaluate(&batch)?.into_iter();
-            let arrays = arrays.map(compact_if_sparse).collect();
+            let (arrays, failed) = self.columns.evaluate(&batch)?;
+            let arrays = arrays.into_iter().map(compact_if_sparse).collect();
             let batch = batch_of(&self.schema, arrays, rows)?;
+            if !failed.is_empty() {
+                self.collector.in_memory().failed.add(&batch, failed)?;
+            }
             self.collector.add(self.partition, batch).await?;
         }
         Ok(())
@@ -204,6 +219,7 @@ struct RowsInMemory {
     partitions: Vec<PartitionRows>,
     memory: Arc<RetainingPool>,
     may_spill: bool,
+    failed: FailedRows,
 }
 
 /// The rows of one partition.
@@ -328,7 +344,7 @@ impl Collector {
     }
 
     /// Returns all rows, or their runs, after the last batch.
-    async fn finish(&self, schema: &SchemaRef) -> Result<(CollectedRows, Option<BuildRuns>)> {
+    async fn finish(&self, schema: &SchemaRef) -> Result<Collected> {
         let mut spilled = None;
         if let Some(Spilling { store, runs }) = &self.spilling {
             let mut runs = std::mem::replace(&mut *runs.lock().await, store.new_runs(0));
@@ -344,11 +360,15 @@ impl Collector {
         // The pool retains what the partitions' reservations had.
         let memory = self.memory.reservation();
         memory.try_grow(size.bytes)?;
-        let rows = CollectedRows {
-            schema: Arc::clone(schema),
-            batches,
-            memory,
-        };
-        Ok((rows, spilled))
+        let failed = FailedRows::new(self.memory.reservation());
+        Ok(Collected {
+            failed: std::mem::replace(&mut rows.failed, failed),
+            rows: CollectedRows {
+                schema: Arc::clone(schema),
+                batches,
+                memory,
+            },
+            runs: spilled,
+        })
     }
 }

@@ -143,7 +143,7 @@ impl BuildSideKeeper {
     }
 
     /// What devices have of a segment, and the values of the join, as indexes among those of its side. Those that are
-    /// missing are added, of rows that `read` reads; `None` if these have changed meanwhile.
+    /// missing are added, of rows that `read` reads; `None` if these can't be read, or have changed meanwhile.
     ///
     /// # Errors
     /// Errors of devices, for which the CPU may take over, and those of `read`.
@@ -151,13 +151,15 @@ impl BuildSideKeeper {
         &self,
         segment: &DeviceSegment,
         builder: DeviceBuilder,
-        read: impl AsyncFnOnce() -> Result<CollectedRows>,
+        read: impl AsyncFnOnce() -> Result<Option<CollectedRows>>,
     ) -> Result<Option<(Arc<DeviceSide>, Vec<usize>)>> {
         let (known, needs) = (segment.known(), self.device_needs()?);
         if let Some(values) = known.find(&self.values, &needs) {
             return Ok(Some((known.side, values)));
         }
-        let rows = Arc::new(read().await?);
+        let Some(rows) = read().await?.map(Arc::new) else {
+            return Ok(None);
+        };
         if !self.is_unchanged().await {
             return Ok(None);
         }

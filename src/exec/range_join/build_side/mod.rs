@@ -13,6 +13,7 @@ pub(crate) mod crossing;
 pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod device_side;
+pub(crate) mod failed_rows;
 pub(crate) mod input_order;
 pub(crate) mod kept;
 pub(crate) mod kept_on_devices;

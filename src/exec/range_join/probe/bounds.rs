@@ -1,11 +1,17 @@
-//! Evaluates the bounds of probe rows, without the errors that a join would not meet.
+//! Evaluates the bounds of probe rows, without the errors that a join would not meet, and of differences that may wrap
+//! around.
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_null_array};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, Scalar, UInt64Array, new_null_array};
+use arrow::compute::kernels::zip::zip;
 use arrow::compute::{filter_record_batch, take};
 use datafusion::common::Result;
-use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use crate::common::ranges::Ranges;
+use crate::expr::key_bound::KeyBoundUdf;
+use rmq_engine::Comparison;
 
 /// Evaluates a bound over a batch of the probe side.
 ///
@@ -40,6 +46,51 @@ pub(crate) fn evaluate_bound(
     let batch = filter_record_batch(batch, &BooleanArray::from(can_match))?;
     let values = bound.evaluate(&batch)?.into_array(batch.num_rows())?;
     Ok(take(&values, &indices, None)?)
+}
+
+/// The bound of a difference that may wrap around, and the keys beyond it that are in the range then.
+pub(crate) struct WrappedBound<'a> {
+    bound: &'a KeyBoundUdf,
+    wrapped: KeyBoundUdf,
+    /// What both are converted of.
+    of: &'a PhysicalExprRef,
+}
+
+/// The keys beyond a bound that are in the range, if there may be any.
+pub(crate) fn wrapped_bound(bound: &PhysicalExprRef) -> Option<WrappedBound<'_>> {
+    let call = bound.downcast_ref::<ScalarFunctionExpr>()?;
+    let bound = call.fun().inner().downcast_ref::<KeyBoundUdf>()?;
+    Some(WrappedBound {
+        bound,
+        wrapped: bound.wrapped()?,
+        of: call.args().first()?,
+    })
+}
+
+impl WrappedBound<'_> {
+    /// How these keys compare with their limits.
+    pub(crate) fn comparison(&self) -> Comparison {
+        self.wrapped.converted_comparison()
+    }
+
+    /// The limits of these keys. As for bounds, errors are only those of rows that `can_match` tells.
+    pub(crate) fn limits(
+        &self,
+        batch: &RecordBatch,
+        can_match: impl FnOnce() -> Vec<bool>,
+    ) -> Result<ArrayRef> {
+        let of = evaluate_bound(self.of, batch, can_match)?;
+        self.wrapped.converted(&of, None)
+    }
+
+    /// The bounds, but those of all keys for rows that have candidates among these keys.
+    pub(crate) fn widened(&self, bounds: &ArrayRef, has_wrapped: Vec<bool>) -> Result<ArrayRef> {
+        if !has_wrapped.contains(&true) {
+            return Ok(Arc::clone(bounds));
+        }
+        let all = Scalar::new(self.bound.bound_of_all()?);
+        Ok(zip(&BooleanArray::from(has_wrapped), &all, bounds)?)
+    }
 }
 
 /// Evaluates a threshold, or the point of a distance, over a batch of the probe side, whose rows match these ranges. An

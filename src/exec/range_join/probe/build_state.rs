@@ -16,10 +16,11 @@ use datafusion::execution::SendableRecordBatchStream;
 
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
-use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
+use crate::exec::range_join::build_side::collect_or_spill::{Collected, CollectedRows};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::DeviceJoins;
+use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -41,6 +42,22 @@ pub(crate) enum BuildState {
     Spilled(Arc<SpilledSide>),
 }
 
+/// A build side, and the rows that are not in it because their range key has failed.
+#[derive(Debug)]
+pub(crate) struct PreparedBuild {
+    pub(crate) state: Arc<BuildState>,
+    pub(crate) key_errors: Option<Arc<KeyErrors>>,
+}
+
+impl From<BuildState> for PreparedBuild {
+    fn from(state: BuildState) -> Self {
+        Self {
+            state: Arc::new(state),
+            key_errors: None,
+        }
+    }
+}
+
 /// What is known of the probe side before it is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProbeShape {
@@ -56,12 +73,32 @@ impl BuildState {
         builder: BuildSideBuilder,
         inputs: impl FnOnce() -> Result<Vec<SendableRecordBatchStream>>,
         probe: ProbeShape,
-    ) -> Result<Self> {
+    ) -> Result<PreparedBuild> {
         if let Some(side) = builder.complete_side().await? {
-            return Ok(Self::Sorted(builder.finish(side)));
+            return Ok(Self::Sorted(builder.finish(side)).into());
         }
         let inputs = inputs()?;
-        let (rows, runs) = builder.collect(inputs).await?;
+        let Collected { rows, runs, failed } = builder.collect(inputs).await?;
+        if failed.is_empty() {
+            return Ok(Self::of_rows(builder, rows, runs, probe).await?.into());
+        }
+        let key_errors = KeyErrors::try_new(failed, &builder.columns, &rows.types())?;
+        // A later query that finds the rows would not find the errors.
+        let builder = builder.with_keeper(None, None);
+        let state = Self::of_rows(builder, rows, runs, probe).await?;
+        Ok(PreparedBuild {
+            state: Arc::new(state),
+            key_errors: Some(Arc::new(key_errors)),
+        })
+    }
+
+    /// The state of these rows, or of the runs of all.
+    async fn of_rows(
+        builder: BuildSideBuilder,
+        rows: CollectedRows,
+        runs: Option<BuildRuns>,
+        probe: ProbeShape,
+    ) -> Result<Self> {
         if let Some(runs) = runs {
             return Self::in_runs(runs, &builder, probe.partitions);
         }

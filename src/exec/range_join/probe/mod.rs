@@ -10,6 +10,7 @@ pub(crate) mod closest;
 pub(crate) mod compare_or_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
+pub(crate) mod key_errors;
 pub(crate) mod nearest;
 pub(crate) mod nearest_of_segments;
 pub(crate) mod nearest_search;

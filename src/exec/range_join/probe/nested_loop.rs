@@ -25,7 +25,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::bounds::evaluate_bound;
+use crate::exec::range_join::probe::bounds::{evaluate_bound, wrapped_bound};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::sorted::groups::Groups;
 use crate::sorted::id_table::NO_GROUP;
@@ -103,8 +103,16 @@ impl NestedLoop {
                 let any = |rows: &MatchBitmaps| rows.iter().any(BooleanBuffer::has_true);
                 matches.iter().map(any).collect()
             };
-            let bounds = evaluate_bound(bound, &self.batch, can_match)?;
-            let (bounds, nulls) = OrderKeys::from_values(&bounds)?;
+            let mut ends = vec![(*comparison, evaluate_bound(bound, &self.batch, &can_match)?)];
+            if let Some(wrapped) = wrapped_bound(bound) {
+                let limits = wrapped.limits(&self.batch, can_match)?;
+                ends.push((wrapped.comparison(), limits));
+            }
+            let ends = ends.into_iter().map(|(comparison, bounds)| {
+                let (bounds, nulls) = OrderKeys::from_values(&bounds)?;
+                Ok((comparison, bounds, nulls))
+            });
+            let ends: Vec<_> = ends.collect::<Result<_>>()?;
             // One batch at a time: the keys of some types are copied.
             for (i, batch) in self.build.iter().enumerate() {
                 waiting.check()?;
@@ -114,13 +122,14 @@ impl NestedLoop {
                 self.memory.try_grow(bytes)?;
                 for (row, matches) in matches.iter_mut().enumerate() {
                     waiting.check()?;
-                    let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
                     let matches = &mut matches[i];
-                    *matches = if is_null {
-                        BooleanBuffer::new_unset(matches.len())
-                    } else {
-                        &*matches & &keys.compared(*comparison, &bounds, row)?
-                    };
+                    let mut compared = BooleanBuffer::new_unset(matches.len());
+                    for (comparison, bounds, nulls) in &ends {
+                        if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
+                            compared = &compared | &keys.compared(*comparison, bounds, row)?;
+                        }
+                    }
+                    *matches = &*matches & &compared;
                 }
                 drop(keys);
                 self.memory.shrink(bytes);

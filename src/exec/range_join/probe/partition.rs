@@ -16,7 +16,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
-use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
+use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold, wrapped_bound};
 use crate::exec::range_join::probe::first_match::FirstMatches;
 use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
@@ -410,11 +410,22 @@ impl ProbePartition {
         let mut candidates = self.candidates(batch, build)?;
         let prevailing = self.spec.prevailing;
         let mut prevailing = prevailing.then(|| PrevailingRows::new(candidates.clone()));
-        for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
+        let bounds = self.spec.bounds.iter().enumerate();
+        let mut bounds: Vec<_> = bounds.collect();
+        // Those that depend on what the others leave come last.
+        bounds.sort_by_key(|(_, (_, bound))| wrapped_bound(bound).is_some());
+        for (i, (comparison, bound)) in bounds {
             let groups = prevailing
                 .as_ref()
                 .map_or(&candidates, PrevailingRows::groups);
-            let bounds = evaluate_bound(bound, batch, || groups.can_match())?;
+            let mut bounds = evaluate_bound(bound, batch, || groups.can_match())?;
+            if let Some(wrapped) = wrapped_bound(bound) {
+                let limits = wrapped.limits(batch, || candidates.can_match())?;
+                let mut beyond = candidates.clone();
+                let bound_id = (self.spec.bounds.len() + 1 + i, wrapped.comparison());
+                rows.narrow(&mut beyond, bound_id, &limits, last_found)?;
+                bounds = wrapped.widened(&bounds, beyond.can_match())?;
+            }
             let bound_id = (i, *comparison);
             rows.narrow(&mut candidates, bound_id, &bounds, last_found)?;
             if let Some(prevailing) = &mut prevailing {
@@ -430,8 +441,9 @@ impl ProbePartition {
         build.rows().candidates(batch.num_rows(), &equality_keys)
     }
 
-    /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None
-    /// after an error, which may concern rows that match nothing; then no run is skipped.
+    /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. Keys
+    /// for which a difference wraps around may be beyond its bound. None after an error, which may concern rows that
+    /// match nothing; then no run is skipped.
     pub(crate) fn encode_bounds(
         &self,
         key_order: &KeyOrder,
@@ -440,6 +452,7 @@ impl ProbePartition {
         let bounds = self.spec.bounds.iter();
         let bounds =
             bounds.filter(|(comparison, _)| !self.spec.prevailing || !comparison.is_lower());
+        let bounds = bounds.filter(|(_, bound)| wrapped_bound(bound).is_none());
         let bounds = bounds.map(|(comparison, bound)| {
             let values = bound.evaluate(batch)?.into_array(batch.num_rows())?;
             let comparison = match comparison {

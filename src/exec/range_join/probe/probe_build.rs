@@ -19,7 +19,7 @@ use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
+use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
 use crate::exec::range_join::row_join::RowJoin;
@@ -44,7 +44,7 @@ pub(crate) enum ProbeBuild {
     /// That of all partitions.
     Shared {
         input: BuildInput,
-        run: Arc<SharedWork<BuildState>>,
+        run: Arc<SharedWork<PreparedBuild>>,
         probe_partitions: usize,
     },
     /// One partition of the input, of `partitions` that are built at the same time.
@@ -89,7 +89,7 @@ impl BuildInput {
     }
 
     /// Finds the build side of all partitions of the input, or reads and builds it.
-    async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<BuildState> {
+    async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<PreparedBuild> {
         let row_join = self.row_join.as_ref();
         let threshold = row_join.and_then(|join| join.threshold());
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
@@ -98,7 +98,7 @@ impl BuildInput {
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
             kept = match self.find(keeper).await? {
-                Some(Found::State(state)) => return Ok(state),
+                Some(Found::State(state)) => return Ok(state.into()),
                 Some(Found::Rows(segment)) => Some(segment),
                 None => None,
             };
@@ -167,12 +167,15 @@ impl BuildInput {
         let Some((kept, (columns, merging))) = cpu_segments.zip(merged) else {
             return self.load(keeper).await;
         };
-        self.metrics.record_kept();
-        self.metrics.record_segments(kept.parts.len());
         let builder = self.builder(columns.clone(), 1)?;
-        let searches = kept.searches.clone();
+        let (parts, searches) = (kept.parts.len(), kept.searches.clone());
+        let Some(segments) = builder.build_segments(kept).await? else {
+            return Ok(None);
+        };
+        self.metrics.record_kept();
+        self.metrics.record_segments(parts);
         let side = SegmentedSide {
-            segments: builder.build_segments(kept).await?,
+            segments,
             merging: merging.clone(),
             searches,
         };
@@ -274,7 +277,7 @@ impl BuildInput {
         builds: usize,
         keeper: Option<Arc<BuildSideKeeper>>,
         kept: Option<Arc<Segment>>,
-    ) -> Result<BuildState> {
+    ) -> Result<PreparedBuild> {
         let shape = ProbeShape {
             partitions: probe_partitions,
             is_bounded: self.is_probe_bounded,
@@ -303,7 +306,7 @@ impl ProbeBuild {
     }
 
     /// Reads the build side, or awaits that a partition that shares it has read it.
-    pub(crate) async fn prepare(self) -> Result<Arc<BuildState>> {
+    pub(crate) async fn prepare(self) -> Result<Arc<PreparedBuild>> {
         match self {
             Self::Shared {
                 input,

@@ -15,6 +15,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
+use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
@@ -76,7 +77,14 @@ async fn start(
             return Ok(stream::empty().boxed());
         }
     };
-    let build = build.prepare().await?;
+    let prepared = build.prepare().await?;
+    if let Some(errors) = &prepared.key_errors {
+        for batch in &read {
+            errors.check(&partition, batch).await?;
+        }
+        input = checked(Arc::clone(&partition), Arc::clone(errors), input);
+    }
+    let build = Arc::clone(&prepared.state);
     if let BuildState::Deferred(deferred, _) = &*build
         && ends_within_nested_loop(deferred, &mut read, &mut input).await?
         && let Some(joined) = join_by_nested_loop(&partition, deferred, &read).await?
@@ -85,6 +93,9 @@ async fn start(
     }
     let build = build.built().await?;
     if build.is_empty() && !returns_unmatched(&partition) {
+        if prepared.key_errors.is_some() {
+            while next_with_rows(&mut input).await?.is_some() {}
+        }
         // The rest of the probe side is not read. Operators below it free what they keep when their streams are
         // dropped.
         return Ok(stream::empty().boxed());
@@ -109,6 +120,22 @@ async fn start(
         (BuildState::Spilled(side), _) => join_spilled(partition, Arc::clone(side), input),
         (state, _) => return internal_err!("a range join can't be answered by {state:?}"),
     })
+}
+
+/// The input, without batches that meet errors of the range key.
+fn checked(
+    partition: Arc<ProbePartition>,
+    errors: Arc<KeyErrors>,
+    input: BatchStream,
+) -> BatchStream {
+    let checked = input.and_then(move |batch| {
+        let (partition, errors) = (Arc::clone(&partition), Arc::clone(&errors));
+        async move {
+            errors.check(&partition, &batch).await?;
+            Ok(batch)
+        }
+    });
+    checked.boxed()
 }
 
 /// Goes to the end of the thread's queue, from which other threads take tasks. Tokio keeps the task that was woken

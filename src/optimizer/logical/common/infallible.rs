@@ -1,10 +1,10 @@
 //! Expressions that cannot fail.
 //!
 //! A range join evaluates expressions for all rows of a side that a join, or a subquery, evaluates for matching rows
-//! only, and must not fail where the query that it replaces would not. Keys and conditions on the build side must be
-//! such expressions in a join. Arguments of aggregates and values that are compared with thresholds may be others:
-//! their errors are kept until a row matches (`expr::late_error`). Bounds may be others, too, as they are evaluated
-//! again for the rows that can match.
+//! only, and must not fail where the query that it replaces would not. Conditions on the build side must be such
+//! expressions in a join. Arguments of aggregates and values that are compared with thresholds may be others: their
+//! errors are kept until a row matches (`expr::late_error`). So may range keys, whose errors are kept until a row has
+//! equal equality keys, and bounds, which are evaluated again for the rows that can match.
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like};

@@ -2,7 +2,7 @@
 
 use super::{Generator, Source, boxed, compare};
 use crate::hunt::query::{Comparison, Expr};
-use crate::hunt::value::Kind;
+use crate::hunt::value::{Kind, Value};
 
 impl Generator<'_> {
     /// Conditions between inner and outer tables, most with a range.
@@ -71,7 +71,16 @@ impl Generator<'_> {
             self.pick(&[C::Less, C::LessOrEqual]),
             self.pick(&[C::Less, C::LessOrEqual]),
         );
-        match self.random.below(12) {
+        match self.random.below(15) {
+            12 if kind != Kind::Text => {
+                self.shape("a range key read from text");
+                let key = Expr::Reread(boxed(pk), kind);
+                vec![
+                    compare(low, shift(&qk, -width), key.clone()),
+                    compare(high, key, shift(&qk, width)),
+                ]
+            }
+            13 | 14 => self.differences(p, q),
             0..=2 => vec![Expr::Between(
                 boxed(pk),
                 boxed(shift(&qk, -width)),
@@ -106,6 +115,44 @@ impl Generator<'_> {
                     compare(low, shift(&qk, -width), pk),
                 ]
             }
+        }
+    }
+
+    /// Conditions on a difference of integers, which may wrap around.
+    fn differences(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
+        use Comparison as C;
+        self.shape("a difference of integers");
+        let moves = [0, 0, 0, 1 << 62, -(1 << 62), i64::MAX - 4, i64::MIN + 4];
+        let [key, bound] = [p, q].map(|sources| {
+            let column = self.column(sources, Kind::Int);
+            Expr::Moved(boxed(column), self.pick(&moves))
+        });
+        let (less, more) = if self.one_in(2) {
+            (key, bound)
+        } else {
+            (bound, key)
+        };
+        let difference = Expr::Difference(boxed(more.clone()), boxed(less.clone()));
+        let from = self.random.below(5) as i64 - 2;
+        let to = from + self.random.below(6) as i64;
+        let literal = |n: i64| Expr::Literal(Value::Int(n), Kind::Int);
+        let ends = [C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual];
+        let end = self.pick(&ends);
+        match self.random.below(4) {
+            0 => vec![Expr::Between(
+                boxed(difference),
+                boxed(literal(from)),
+                boxed(literal(to)),
+            )],
+            1 => vec![
+                compare(self.pick(&[C::Less, C::LessOrEqual]), less, more),
+                compare(C::LessOrEqual, difference, literal(to)),
+            ],
+            2 => vec![
+                compare(self.pick(&ends), less, more),
+                compare(end, difference, literal(to)),
+            ],
+            _ => vec![compare(end, difference, literal(from))],
         }
     }
 
