@@ -33,10 +33,10 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins,
-    LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables, NestedSubqueriesToColumns,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    IntervalProductsToBounds, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
+    KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
+    NestedSubqueriesToColumns, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup,
+    RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -209,10 +209,11 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 4] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 5] = [
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(JoinSubqueriesToFilters),
+        Arc::new(IntervalProductsToBounds),
         Arc::new(NullableSubqueries),
     ];
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);

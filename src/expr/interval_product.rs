@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use arrow::array::{AsArray, IntervalMonthDayNanoArray};
 use arrow::datatypes::{
-    DataType, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+    DataType, Field, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
 };
 use datafusion::common::{DFSchema, Result, ScalarValue, exec_datafusion_err};
+use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
@@ -27,23 +28,37 @@ impl ExprPlanner for IntervalProductPlanner {
         expr: RawBinaryExpr,
         schema: &DFSchema,
     ) -> Result<PlannerResult<RawBinaryExpr>> {
-        // A subquery, or what is no expression of these columns, is DataFusion's.
-        let types = (expr.left.get_type(schema), expr.right.get_type(schema));
-        let (Ok(left), Ok(right)) = types else {
+        if expr.op != BinaryOperator::Multiply {
             return Ok(PlannerResult::Original(expr));
-        };
-        let is_product = expr.op == BinaryOperator::Multiply;
-        let (interval, factor) = if is_product && left == INTERVAL && right.is_integer() {
-            (expr.left, expr.right)
-        } else if is_product && right == INTERVAL && left.is_integer() {
-            (expr.right, expr.left)
+        }
+        // A subquery, or what is no expression of these columns, is DataFusion's.
+        let is_interval = |e: &Expr| e.get_type(schema).is_ok_and(|t| t == INTERVAL);
+        let (interval, factor) = if is_interval(&expr.left) {
+            (&expr.left, as_factor(&expr.right, schema))
+        } else if is_interval(&expr.right) {
+            (&expr.right, as_factor(&expr.left, schema))
         } else {
             return Ok(PlannerResult::Original(expr));
         };
+        let Some(factor) = factor else {
+            return Ok(PlannerResult::Original(expr));
+        };
         let product = ScalarUDF::from(IntervalProductUdf::new());
-        let factor = cast(factor, DataType::Int64);
-        Ok(PlannerResult::Planned(product.call(vec![interval, factor])))
+        let product = product.call(vec![interval.clone(), factor]);
+        Ok(PlannerResult::Planned(product))
     }
+}
+
+/// The integer that an expression is, if it is one. A parameter without a type becomes one, and a value of another type
+/// is an error then.
+fn as_factor(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    if let Expr::Placeholder(Placeholder { id, field: None }) = expr {
+        let field = Arc::new(Field::new("", DataType::Int64, true));
+        let typed = Placeholder::new_with_field(id.clone(), Some(field));
+        return Some(Expr::Placeholder(typed));
+    }
+    let is_integer = expr.get_type(schema).is_ok_and(|t| t.is_integer());
+    is_integer.then(|| cast(expr.clone(), DataType::Int64))
 }
 
 /// The function `(interval, integer)` that returns their product.

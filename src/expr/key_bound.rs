@@ -21,7 +21,7 @@
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
 use arrow::array::{UInt64Array, make_array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Int64Type, TimeUnit, UInt64Type};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, TypeSignature, Volatility,
@@ -140,7 +140,7 @@ impl KeyBoundUdf {
     }
 
     /// Converts one bound, to a key in these limits.
-    fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
+    pub(super) fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
         if let Some(opposite) = self.opposite {
             let is_key = |offset| {
                 let end = bound.checked_add(offset);
@@ -243,8 +243,18 @@ pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
     }
 }
 
+/// How many nanoseconds a unit has.
+pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    }
+}
+
 /// The integers in which values are stored.
-fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
+pub(super) fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
     let values = match values.data_type() {
         DataType::Dictionary(_, value) => cast(values, value)?,
         _ => ArrayRef::clone(values),
@@ -271,7 +281,7 @@ fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
 }
 
 /// Values of a type from the integers in which they are stored, which are within its limits.
-fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> {
+pub(super) fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> {
     macro_rules! narrowed {
         ($array:ty) => {{
             let narrow = |v: &Option<i128>| v.map(|v| v.try_into()).transpose();
@@ -294,7 +304,7 @@ fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> 
 mod tests {
     use std::sync::Arc;
 
-    use arrow::datatypes::{Field, TimeUnit};
+    use arrow::datatypes::Field;
     use datafusion::config::ConfigOptions;
 
     use super::*;

@@ -8,6 +8,7 @@ use crate::common::range_function::RangeFunction;
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
+use crate::expr::interval_bound::IntervalBoundUdf;
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::late_error::{FallibleUdf, RaiseUdf};
@@ -21,6 +22,7 @@ use rmq_engine::{Comparison, Extreme};
 #[must_use]
 pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
     let scalars = vec![
+        ScalarUDF::from(IntervalBoundUdf::new()),
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
         ScalarUDF::from(RaiseUdf::new()),

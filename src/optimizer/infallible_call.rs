@@ -10,6 +10,7 @@ use datafusion::logical_expr::ScalarUDF;
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::float_bound::FloatBoundUdf;
+use crate::expr::interval_bound::IntervalBoundUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::condition::Operand;
 
@@ -22,7 +23,7 @@ pub(crate) fn is_infallible_call<E: Operand>(
 ) -> Result<bool> {
     let is = |other: &ScalarUDF| function == other;
     let inner = function.inner();
-    if inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>() {
+    if inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>() || inner.is::<IntervalBoundUdf>() {
         return Ok(true);
     }
     let types = arguments.iter().map(|argument| argument.data_type(schema));

@@ -1,7 +1,7 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`] and [`NullableSubqueries`],
-//!    analyzer rules.
+//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`], [`IntervalProductsToBounds`] and
+//!    [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
@@ -35,6 +35,7 @@ pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
+pub use logical::interval_bounds::IntervalProductsToBounds;
 pub use logical::join_schemas::RenewJoinSchemas;
 pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::lateral::LateralToRangeJoin;

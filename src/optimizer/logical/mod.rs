@@ -5,8 +5,8 @@
 //! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
 //! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
 //! that are no range join. `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of
-//! plans. A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows
-//! become range joins by a physical rule.
+//! plans, `interval_bounds` makes bounds of sums that may be beyond all times. A plan that does not match gets a
+//! `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -33,6 +33,7 @@ pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_subquery;
 pub(crate) mod in_as_exists;
+pub(crate) mod interval_bounds;
 pub(crate) mod join_schemas;
 pub(crate) mod join_subquery;
 pub(crate) mod lateral;
