@@ -6,18 +6,22 @@
 //! meaning (`over_clause`).
 
 pub(crate) mod asof_join;
+pub(crate) mod asof_outer;
 pub(crate) mod create_index;
 pub(crate) mod dml_checks;
 pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
 pub(crate) mod match_conditions;
+pub(crate) mod nearest_join;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
+pub(crate) mod precedence;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
+pub(crate) mod tokens;
 pub(crate) mod versioned_scans;
