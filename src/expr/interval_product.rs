@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::{AsArray, IntervalMonthDayNanoArray};
 use arrow::datatypes::{
-    DataType, Field, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+    DataType, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
 };
 use datafusion::common::{DFSchema, Result, ScalarValue, exec_datafusion_err};
-use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
@@ -49,14 +48,8 @@ impl ExprPlanner for IntervalProductPlanner {
     }
 }
 
-/// The integer that an expression is, if it is one. A parameter without a type becomes one, and a value of another type
-/// is an error then.
+/// The integer that an expression is, if it is one.
 fn as_factor(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
-    if let Expr::Placeholder(Placeholder { id, field: None }) = expr {
-        let field = Arc::new(Field::new("", DataType::Int64, true));
-        let typed = Placeholder::new_with_field(id.clone(), Some(field));
-        return Some(Expr::Placeholder(typed));
-    }
     let is_integer = expr.get_type(schema).is_ok_and(|t| t.is_integer());
     is_integer.then(|| cast(expr.clone(), DataType::Int64))
 }
