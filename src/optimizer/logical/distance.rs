@@ -109,7 +109,8 @@ impl KeyDistance {
             let grows = is_below.eq(key.clone().lt_eq(point.clone()));
             Some(grows.and(is_above.eq(point.gt_eq(key))))
         } else if key_type.is_unsigned_integer() && !self.is_of_greater {
-            Some(key.clone().gt_eq(point.clone()))
+            // It wraps around on one side of the point, so that all rows are compared.
+            Some(lit(false))
         } else if key_type.is_floating() {
             Some(minus(point, point).eq(zero()?))
         } else {
