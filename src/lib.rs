@@ -59,7 +59,8 @@
 //! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other
 //!   rules and other planners.
 //! - [`plan`](plan()) plans a query in a session's own query planner.
-//! - [`sql`] plans statements with ASOF JOIN, which [`prepare_statement`] prepares for `ctx.sql`'s planner.
+//! - [`sql`] plans statements with ASOF JOIN, which [`sql_to_statement`] parses and [`prepare_statement`] prepares for
+//!   `ctx.sql`'s planner.
 //! - [`VersionedTable`] lets a table provider state its version, so that indexes of its columns are kept.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
@@ -89,9 +90,8 @@ pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use index::catalog::SharedIndexes;
 pub use index::named_index::NamedIndex;
 pub use index::table_version::{TableVersion, VersionedTable};
-pub use planner::match_conditions::with_match_conditions;
 pub use planner::query_planning::plan;
-pub use planner::statement::{prepare_statement, sql};
+pub use planner::statement::{prepare_statement, sql, sql_to_statement, with_known_joins};
 pub use rmq_engine::{Comparison, Extreme, RangeEnd};
 pub use session::{
     SessionStateBuilderExt, register, register_keeping_query_planner, register_versioned,

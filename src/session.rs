@@ -35,11 +35,11 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
-    GroupedJoinToRangeJoin, JoinSubqueriesToFilters, JoinToRangeJoin, KeepFirstReasons,
-    KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
-    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, OuterJoinToAntiJoin,
-    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, SubqueryToRangeJoin,
-    TimeDifferences, UseUniqueGroups, WindowsToFrames,
+    GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinSubqueriesToFilters, JoinToRangeJoin,
+    KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin,
+    LongListsToTables, NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances,
+    OuterJoinToAntiJoin, PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder,
+    SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -214,11 +214,12 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 6] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 7] = [
         Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(JoinSubqueriesToFilters),
+        Arc::new(IntervalProductsToBounds),
         Arc::new(NullableSubqueries),
         Arc::new(OrderByDistances),
     ];

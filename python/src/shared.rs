@@ -13,7 +13,7 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{RmqOptions, prepare_statement};
+use datafusion_rmq::{RmqOptions, prepare_statement, sql_to_statement};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
@@ -118,8 +118,7 @@ impl Shared {
     ) -> Result<LogicalPlan> {
         let state = self.ctx.state();
         let planned = async {
-            let dialect = state.config_options().sql_parser.dialect;
-            let mut statement = state.sql_to_statement(text, &dialect)?;
+            let mut statement = sql_to_statement(&state, text)?;
             let marks = number_question_marks(&mut statement)?;
             prepare_statement(&mut statement, state.config_options())?;
             parenthesize_inserted(&mut statement);

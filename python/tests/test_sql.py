@@ -480,6 +480,10 @@ def test_asof_join_and_views():
     quotes = pl.DataFrame({"ts": [1, 3, 5], "bid": [10.0, 10.5, 11.0]})
     sql = "SELECT t.ts, q.bid FROM trades t ASOF JOIN quotes q MATCH_CONDITION (t.ts >= q.ts) ORDER BY t.ts"
     assert con.sql(sql).fetchall() == [(1, 10.0), (4, 10.5)]
+    # As DuckDB writes it, with a parameter.
+    sql = "SELECT t.ts, q.bid FROM trades t ASOF LEFT JOIN quotes q ON t.ts >= q.ts AND q.bid > ? ORDER BY t.ts"
+    assert con.sql(sql, [10.2]).fetchall() == [(1, None), (4, 10.5)]
+    assert con.sql("SELECT t.ts FROM trades t ASOF ANTI JOIN quotes q ON t.ts > q.ts").fetchall() == [(1,)]
     assert len(trades) + len(quotes) == 5
     con.sql("CREATE VIEW one AS SELECT 1 AS v")
     assert con.tables() == ["one"]

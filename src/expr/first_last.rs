@@ -4,12 +4,13 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::functions_aggregate::first_last::{first_value_udaf, last_value_udaf};
 use datafusion::functions_window::nth_value::{first_value_udwf, last_value_udwf};
+use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::planner::{
     ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr,
 };
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDFImpl, Signature, Volatility, WindowFunctionDefinition,
+    Accumulator, AggregateUDFImpl, Expr, Signature, Volatility, WindowFunctionDefinition,
 };
 
 /// The names, which [`FirstLastPlanner`] replaces by the functions.
@@ -51,35 +52,68 @@ impl AggregateUDFImpl for FirstLastUdf {
 }
 
 /// Plans `first` as `first_value` and `last` as `last_value`, as aggregates and over windows.
+///
+/// DataFusion names what is called by another name by the arguments alone, so that two calls that differ in ORDER BY,
+/// FILTER or OVER would have one name. The names here have these, too.
 #[derive(Debug)]
 pub(crate) struct FirstLastPlanner;
 
 impl ExprPlanner for FirstLastPlanner {
-    fn plan_aggregate(
-        &self,
-        mut expr: RawAggregateExpr,
-    ) -> Result<PlannerResult<RawAggregateExpr>> {
-        if let Some(name) = expr.func.inner().downcast_ref::<FirstLastUdf>() {
-            expr.func = if name.is_first {
-                first_value_udaf()
-            } else {
-                last_value_udaf()
-            };
-        }
-        Ok(PlannerResult::Original(expr))
+    fn plan_aggregate(&self, expr: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+        let Some(name) = expr.func.inner().downcast_ref::<FirstLastUdf>() else {
+            return Ok(PlannerResult::Original(expr));
+        };
+        let function = if name.is_first {
+            first_value_udaf()
+        } else {
+            last_value_udaf()
+        };
+        let call = Expr::AggregateFunction(AggregateFunction::new_udf(
+            function,
+            expr.args,
+            expr.distinct,
+            expr.filter,
+            expr.order_by,
+            expr.null_treatment,
+        ));
+        Ok(PlannerResult::Planned(name.short_name(call)))
     }
 
-    fn plan_window(&self, mut expr: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
-        if let WindowFunctionDefinition::AggregateUDF(function) = &expr.func_def
-            && let Some(name) = function.inner().downcast_ref::<FirstLastUdf>()
-        {
-            let function = if name.is_first {
-                first_value_udwf()
-            } else {
-                last_value_udwf()
-            };
-            expr.func_def = WindowFunctionDefinition::WindowUDF(function);
+    fn plan_window(&self, expr: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+        let WindowFunctionDefinition::AggregateUDF(function) = &expr.func_def else {
+            return Ok(PlannerResult::Original(expr));
+        };
+        let Some(name) = function.inner().downcast_ref::<FirstLastUdf>() else {
+            return Ok(PlannerResult::Original(expr));
+        };
+        let function = if name.is_first {
+            first_value_udwf()
+        } else {
+            last_value_udwf()
+        };
+        let call = Expr::WindowFunction(Box::new(WindowFunction {
+            fun: WindowFunctionDefinition::WindowUDF(function),
+            params: WindowFunctionParams {
+                args: expr.args,
+                partition_by: expr.partition_by,
+                order_by: expr.order_by,
+                window_frame: expr.window_frame,
+                filter: expr.filter,
+                null_treatment: expr.null_treatment,
+                distinct: expr.distinct,
+            },
+        }));
+        Ok(PlannerResult::Planned(name.short_name(call)))
+    }
+}
+
+impl FirstLastUdf {
+    /// A call of the function, named as a call of this one.
+    fn short_name(&self, call: Expr) -> Expr {
+        let name = call.schema_name().to_string();
+        match name.split_once("_value") {
+            Some((_, rest)) => call.alias(format!("{}{rest}", self.name())),
+            None => call,
         }
-        Ok(PlannerResult::Original(expr))
     }
 }

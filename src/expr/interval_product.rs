@@ -27,23 +27,31 @@ impl ExprPlanner for IntervalProductPlanner {
         expr: RawBinaryExpr,
         schema: &DFSchema,
     ) -> Result<PlannerResult<RawBinaryExpr>> {
-        // A subquery, or what is no expression of these columns, is DataFusion's.
-        let types = (expr.left.get_type(schema), expr.right.get_type(schema));
-        let (Ok(left), Ok(right)) = types else {
+        if expr.op != BinaryOperator::Multiply {
             return Ok(PlannerResult::Original(expr));
-        };
-        let is_product = expr.op == BinaryOperator::Multiply;
-        let (interval, factor) = if is_product && left == INTERVAL && right.is_integer() {
-            (expr.left, expr.right)
-        } else if is_product && right == INTERVAL && left.is_integer() {
-            (expr.right, expr.left)
+        }
+        // A subquery, or what is no expression of these columns, is DataFusion's.
+        let is_interval = |e: &Expr| e.get_type(schema).is_ok_and(|t| t == INTERVAL);
+        let (interval, factor) = if is_interval(&expr.left) {
+            (&expr.left, as_factor(&expr.right, schema))
+        } else if is_interval(&expr.right) {
+            (&expr.right, as_factor(&expr.left, schema))
         } else {
             return Ok(PlannerResult::Original(expr));
         };
+        let Some(factor) = factor else {
+            return Ok(PlannerResult::Original(expr));
+        };
         let product = ScalarUDF::from(IntervalProductUdf::new());
-        let factor = cast(factor, DataType::Int64);
-        Ok(PlannerResult::Planned(product.call(vec![interval, factor])))
+        let product = product.call(vec![interval.clone(), factor]);
+        Ok(PlannerResult::Planned(product))
     }
+}
+
+/// The integer that an expression is, if it is one.
+fn as_factor(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    let is_integer = expr.get_type(schema).is_ok_and(|t| t.is_integer());
+    is_integer.then(|| cast(expr.clone(), DataType::Int64))
 }
 
 /// The function `(interval, integer)` that returns their product.

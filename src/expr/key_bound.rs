@@ -23,7 +23,7 @@ use arrow::array::{
 };
 use arrow::array::{UInt64Array, make_array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Int64Type, TimeUnit, UInt64Type};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, TypeSignature, Volatility,
@@ -298,6 +298,16 @@ pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
     }
 }
 
+/// How many nanoseconds a unit has.
+pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    }
+}
+
 /// The integers in which values are stored.
 pub(super) fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
     let values = match values.data_type() {
@@ -350,7 +360,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::Int8Array;
-    use arrow::datatypes::{Field, TimeUnit};
+    use arrow::datatypes::Field;
     use datafusion::config::ConfigOptions;
 
     use super::*;

@@ -10,6 +10,7 @@ pub(crate) mod first_last;
 pub(crate) mod float_bound;
 pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
+pub(crate) mod interval_bound;
 pub(crate) mod interval_product;
 pub(crate) mod key_bound;
 pub(crate) mod key_frame;

@@ -9,7 +9,7 @@ use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits, nanoseconds};
 use crate::optimizer::lossless_casts::{keeps_values, linear_factor};
 use rmq_engine::Comparison;
 
@@ -316,16 +316,6 @@ pub(crate) fn drop_implied<E: Operand + PartialEq>(bounds: &mut Vec<(Comparison,
         }
     }
     *bounds = kept;
-}
-
-/// How many nanoseconds a unit has.
-pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
-    match unit {
-        TimeUnit::Second => 1_000_000_000,
-        TimeUnit::Millisecond => 1_000_000,
-        TimeUnit::Microsecond => 1_000,
-        TimeUnit::Nanosecond => 1,
-    }
 }
 
 /// A length that a difference of two keys is compared with, as `(factor, offset)`: the difference times the factor is

@@ -32,9 +32,9 @@ use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::float_bound::FloatBoundUdf;
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits, nanoseconds};
 use crate::optimizer::condition::{
-    Open, Operand, Range, Sides, comparison, length_in_ticks, nanoseconds, swapped,
+    Open, Operand, Range, Sides, comparison, length_in_ticks, swapped,
 };
 use crate::optimizer::difference::constants::{
     BEYOND_ALL, decimal_length, epoch_of, float, integer, is_float, number, part_where, seconds_of,

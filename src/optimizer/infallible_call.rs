@@ -11,6 +11,7 @@ use datafusion::logical_expr::ScalarUDF;
 use crate::expr::abs::AbsUdf;
 use crate::expr::distance::DistanceUdf;
 use crate::expr::float_bound::FloatBoundUdf;
+use crate::expr::interval_bound::IntervalBoundUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::expr::text_range::TextRangeUdf;
@@ -27,7 +28,7 @@ pub(crate) fn is_infallible_call<E: Operand>(
     let inner = function.inner();
     let is_bound = inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>();
     let is_bound = is_bound || inner.is::<ShiftedBoundUdf>() || inner.is::<TextRangeUdf>();
-    if is_bound || inner.is::<DistanceUdf>() {
+    if is_bound || inner.is::<DistanceUdf>() || inner.is::<IntervalBoundUdf>() {
         return Ok(true);
     }
     let types = arguments.iter().map(|argument| argument.data_type(schema));

@@ -1,7 +1,7 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
 //! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`],
-//!    [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
+//!    [`IntervalProductsToBounds`], [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
@@ -42,6 +42,7 @@ pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::filtered_frames::FiltersOfFramesToCases;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
+pub use logical::interval_bounds::IntervalProductsToBounds;
 pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;

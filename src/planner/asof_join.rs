@@ -1,4 +1,5 @@
-//! ASOF JOIN: each row of the left side with the nearest row of the right side, or NULLs.
+//! ASOF JOIN: each row of the left side with the nearest row of the right side, or NULLs. SEMI and ANTI joins are those
+//! with the same conditions; for RIGHT and FULL see `asof_outer`.
 //!
 //! ```text
 //!   FROM q ASOF JOIN p MATCH_CONDITION (q.ts >= p.ts) ON p.sym = q.sym
@@ -39,6 +40,7 @@ use crate::common::ordered_type::is_ordered;
 use crate::optimizer::condition::{comparison, key_and_bound};
 use crate::optimizer::logical::common::outer_columns::to_outer;
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
+use crate::planner::asof_outer::outer_join;
 use crate::planner::match_conditions::Kept;
 use crate::planner::over_clause::check_calls;
 
@@ -206,6 +208,12 @@ impl AsofJoin {
         }
         let mut columns = self.right.schema().columns();
         match constraint {
+            JoinConstraint::Using(_) if matches!(kept, Some(Kept::Right | Kept::Full)) => {
+                return plan_err!(
+                    "an ASOF RIGHT or FULL JOIN takes no USING, as a column of it would be NULL where the left side has \
+                     no row: write ON l.key = r.key AND l.time >= r.time"
+                );
+            }
             JoinConstraint::Using(names) => {
                 let last = names.len().saturating_sub(1);
                 for (i, name) in names.into_iter().enumerate() {
@@ -235,18 +243,7 @@ impl AsofJoin {
             JoinConstraint::On(condition) => {
                 let condition = over_both(condition)?;
                 if kept.is_some() {
-                    let all = split_conjunction_owned(condition);
-                    let (compared, others): (Vec<_>, Vec<_>) =
-                        all.into_iter().partition(|e| self.orders(e));
-                    if compared.len() != 1 {
-                        return plan_err!(
-                            "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side by >=, \
-                             >, <= or <, such as q.ts >= p.ts, but it has {}",
-                            compared.len()
-                        );
-                    }
-                    conditions = compared;
-                    conditions.extend(others);
+                    conditions = self.compared_first(condition)?;
                 } else {
                     conditions.push(condition);
                 }
@@ -258,13 +255,56 @@ impl AsofJoin {
             return internal_err!("an ASOF JOIN has a comparison");
         };
         let order = self.nearest_first(first, &text)?;
-        let right = self.nearest(conditions, order, columns)?;
+        self.joined(kept, conditions, order, columns)
+    }
+
+    /// The join by these conditions, the first of which has the nearest row in this order, with these columns of the
+    /// right side.
+    fn joined(
+        self,
+        kept: Option<Kept>,
+        conditions: Vec<Expr>,
+        order: SortExpr,
+        columns: Vec<Column>,
+    ) -> Result<LogicalPlan> {
         let join_type = match kept {
             Some(Kept::Matched) => JoinType::Inner,
-            Some(Kept::All) | None => JoinType::Left,
+            Some(Kept::Left) | None => JoinType::Left,
+            Some(Kept::Right) => {
+                return outer_join(self.left, self.right, conditions, JoinType::Right);
+            }
+            Some(Kept::Full) => {
+                return outer_join(self.left, self.right, conditions, JoinType::Full);
+            }
+            Some(Kept::Semi) => return self.membership(conditions, JoinType::LeftSemi),
+            Some(Kept::Anti) => return self.membership(conditions, JoinType::LeftAnti),
         };
+        let right = self.nearest(conditions, order, columns)?;
         LogicalPlanBuilder::from(self.left)
             .join_on(right, join_type, [lit(true)])?
+            .build()
+    }
+
+    /// The conjuncts of a condition without `MATCH_CONDITION`, the comparison that has the nearest row first.
+    fn compared_first(&self, condition: Expr) -> Result<Vec<Expr>> {
+        let all = split_conjunction_owned(condition);
+        let (mut conditions, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|e| self.orders(e));
+        if conditions.len() != 1 {
+            return plan_err!(
+                "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side by >=, \
+                 >, <= or <, such as q.ts >= p.ts, but it has {}",
+                conditions.len()
+            );
+        }
+        conditions.extend(others);
+        Ok(conditions)
+    }
+
+    /// The rows of the left side with, or without, a row of the right side that meets the conditions.
+    fn membership(self, conditions: Vec<Expr>, join_type: JoinType) -> Result<LogicalPlan> {
+        LogicalPlanBuilder::from(self.left)
+            .join_on(self.right, join_type, conditions)?
             .build()
     }
 

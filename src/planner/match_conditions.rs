@@ -6,28 +6,50 @@
 //!   FROM q ASOF      JOIN p MATCH_CONDITION ('left') ON p.sym = q.sym AND q.ts >= p.ts
 //! ```
 //!
-//! sqlparser does not read it, so the text is changed before it is parsed. The `MATCH_CONDITION` only says which join
-//! it is; `asof_join` finds the comparison in the condition.
-
-use std::ops::Range;
+//! RIGHT, FULL, SEMI and ANTI likewise. sqlparser does not read it, so the text is changed before it is parsed. The
+//! `MATCH_CONDITION` only says which join it is; `asof_join` finds the comparison in the condition.
 
 use datafusion::sql::sqlparser::ast::{Expr, Value};
-use datafusion::sql::sqlparser::dialect::Dialect;
-use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
-/// Which rows of the left side an ASOF JOIN without `MATCH_CONDITION` keeps.
+use crate::planner::tokens::{Edit, is_word, offset};
+
+/// Which rows an ASOF JOIN without `MATCH_CONDITION` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Those with a match.
+    /// Rows of the left side with a match.
     Matched,
-    All,
+    /// All rows of the left side.
+    Left,
+    /// Rows of the left side with a match, and the rows of the right side that are none.
+    Right,
+    /// All rows of both sides.
+    Full,
+    /// Rows of the left side with a match, alone.
+    Semi,
+    /// Rows of the left side without a match, alone.
+    Anti,
 }
 
 impl Kept {
+    const ALL: [Self; 6] = [
+        Self::Matched,
+        Self::Left,
+        Self::Right,
+        Self::Full,
+        Self::Semi,
+        Self::Anti,
+    ];
+
+    /// The word before JOIN, in lower case.
     fn condition(self) -> &'static str {
         match self {
             Self::Matched => "inner",
-            Self::All => "left",
+            Self::Left => "left",
+            Self::Right => "right",
+            Self::Full => "full",
+            Self::Semi => "semi",
+            Self::Anti => "anti",
         }
     }
 
@@ -39,66 +61,26 @@ impl Kept {
         let Value::SingleQuotedString(text) = &value.value else {
             return None;
         };
-        let kinds = [Self::Matched, Self::All];
-        kinds.into_iter().find(|kind| kind.condition() == text)
+        Self::ALL.into_iter().find(|kind| kind.condition() == text)
     }
-}
-
-/// The text with a `MATCH_CONDITION` in each `ASOF [LEFT] JOIN … ON` and `… USING` that has none, as DuckDB writes it,
-/// for a parser that wants one. `None` if there is no such join.
-///
-/// ```
-/// use datafusion::sql::sqlparser::dialect::GenericDialect;
-///
-/// let sql = "SELECT * FROM q ASOF LEFT JOIN p ON p.sym = q.sym AND q.ts >= p.ts";
-/// assert!(datafusion_rmq::with_match_conditions(sql, &GenericDialect {}).is_some());
-/// ```
-#[must_use]
-pub fn with_match_conditions(sql: &str, dialect: &dyn Dialect) -> Option<String> {
-    let tokens = Tokenizer::new(dialect, sql).tokenize_with_location().ok()?;
-    let mut tokens: Vec<TokenWithSpan> = tokens;
-    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
-    let mut edits = vec![];
-    for at in 0..tokens.len() {
-        edits.extend(edits_of_join(&tokens[at..], sql));
-    }
-    if edits.is_empty() {
-        return None;
-    }
-    edits.sort_by_key(|(range, _)| range.start);
-    let mut text = sql.to_string();
-    for (range, with) in edits.into_iter().rev() {
-        text.replace_range(range, &with);
-    }
-    Some(text)
 }
 
 /// What to replace in the text so that the join that these tokens begin with, if they do, has a `MATCH_CONDITION`.
-fn edits_of_join(tokens: &[TokenWithSpan], sql: &str) -> Vec<(Range<usize>, String)> {
+pub(super) fn edits_of_asof(tokens: &[TokenWithSpan], sql: &str) -> Vec<Edit> {
     if !is_word(tokens.first(), "ASOF") {
         return vec![];
     }
-    let kind: Vec<_> = tokens[1..]
-        .iter()
-        .take_while(|token| {
-            ["LEFT", "OUTER", "INNER"]
-                .iter()
-                .any(|word| is_word(Some(token), word))
-        })
-        .collect();
-    let mut rest = &tokens[1 + kind.len()..];
+    let named = |kept: &Kept| is_word(tokens.get(1), kept.condition());
+    let named = Kept::ALL.into_iter().find(named);
+    let is_outer = matches!(named, Some(Kept::Left | Kept::Right | Kept::Full))
+        && is_word(tokens.get(2), "OUTER");
+    let words = usize::from(named.is_some()) + usize::from(is_outer);
+    let (kind, mut rest) = tokens[1..].split_at(words);
     if !is_word(rest.first(), "JOIN") {
         return vec![];
     }
     rest = &rest[1..];
-    let kept = if kind
-        .first()
-        .is_some_and(|token| is_word(Some(token), "LEFT"))
-    {
-        Kept::All
-    } else {
-        Kept::Matched
-    };
+    let kept = named.unwrap_or(Kept::Matched);
     let mut depth = 0_usize;
     for token in rest {
         match &token.token {
@@ -121,20 +103,4 @@ fn edits_of_join(tokens: &[TokenWithSpan], sql: &str) -> Vec<(Range<usize>, Stri
         }
     }
     vec![]
-}
-
-fn is_word(token: Option<&TokenWithSpan>, word: &str) -> bool {
-    matches!(
-        token.map(|token| &token.token),
-        Some(Token::Word(found)) if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word)
-    )
-}
-
-/// The offset of a location in the text, which counts lines, and characters in its line, from 1.
-fn offset(text: &str, location: Location) -> usize {
-    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(1);
-    let lines = text.split_inclusive('\n').take(number(location.line));
-    let line: usize = lines.map(str::len).sum();
-    let before = text[line..].chars().take(number(location.column));
-    line + before.map(char::len_utf8).sum::<usize>()
 }

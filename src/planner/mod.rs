@@ -7,6 +7,7 @@
 //! with the clauses of windows that others begin with (`base_windows`).
 
 pub(crate) mod asof_join;
+pub(crate) mod asof_outer;
 pub(crate) mod base_windows;
 pub(crate) mod create_index;
 pub(crate) mod dml_checks;
@@ -14,8 +15,10 @@ pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
 pub(crate) mod match_conditions;
+pub(crate) mod nearest_join;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
+pub(crate) mod precedence;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
@@ -23,4 +26,5 @@ pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
 pub(crate) mod subquery_names;
+pub(crate) mod tokens;
 pub(crate) mod versioned_scans;

@@ -5,21 +5,25 @@
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
+use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
-use datafusion::sql::sqlparser::dialect::dialect_from_str;
+use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
 use crate::planner::base_windows::resolve_base_windows;
 use crate::planner::index_statement::prepare_index_statement;
-use crate::planner::match_conditions::with_match_conditions;
+use crate::planner::match_conditions::edits_of_asof;
+use crate::planner::nearest_join::edits_of_nearest;
 use crate::planner::over_clause::check_calls;
+use crate::planner::precedence::restore_precedence;
 use crate::planner::subquery_names::name_subqueries;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
-/// parentheses, also as [`with_match_conditions`] reads it, and checks what [`prepare_statement`] checks.
+/// parentheses, and the joins of [`with_known_joins`], and checks what [`prepare_statement`] checks.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -43,24 +47,62 @@ use crate::planner::subquery_names::name_subqueries;
 /// A syntax error, any error of [`prepare_statement`], and any error of planning or running the statement.
 pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
     let state = ctx.state();
-    let dialect = state.config_options().sql_parser.dialect;
-    let mut statement = match state.sql_to_statement(sql, &dialect) {
-        Ok(statement) => statement,
-        Err(error) => {
-            let known = dialect_from_str(dialect);
-            let text = known.and_then(|known| with_match_conditions(sql, &*known));
-            state.sql_to_statement(&text.ok_or(error)?, &dialect)?
-        }
-    };
+    let mut statement = sql_to_statement(&state, sql)?;
     prepare_statement(&mut statement, state.config_options())?;
     let plan = state.statement_to_plan(statement).await?;
     ctx.execute_logical_plan(plan).await
 }
 
+/// Parses one SQL statement, as [`SessionState::sql_to_statement`] does, with the joins of
+/// [`with_known_joins`].
+///
+/// # Errors
+/// A syntax error.
+pub fn sql_to_statement(state: &SessionState, sql: &str) -> Result<Statement> {
+    let dialect = state.config_options().sql_parser.dialect;
+    state.sql_to_statement(sql, &dialect).or_else(|error| {
+        let known = dialect_from_str(dialect);
+        let text = known.and_then(|known| with_known_joins(sql, &*known));
+        state.sql_to_statement(&text.ok_or(error)?, &dialect)
+    })
+}
+
+/// The text with joins that DuckDB has and DataFusion's parser does not know in words that it knows: a
+/// `MATCH_CONDITION` in each `ASOF JOIN … ON` and `… USING` that has none, also LEFT, RIGHT, FULL, SEMI and ANTI, and
+/// lateral joins in place of `JOIN … NEAREST n BY DISTANCE …` and `… SIMILARITY …`. `None` if there is no such join.
+///
+/// ```
+/// use datafusion::sql::sqlparser::dialect::GenericDialect;
+///
+/// let sql = "SELECT * FROM q ASOF LEFT JOIN p ON p.sym = q.sym AND q.ts >= p.ts";
+/// assert!(datafusion_rmq::with_known_joins(sql, &GenericDialect {}).is_some());
+/// ```
+#[must_use]
+pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
+    let tokens = Tokenizer::new(dialect, sql).tokenize_with_location().ok()?;
+    let mut tokens: Vec<TokenWithSpan> = tokens;
+    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
+    let mut edits = vec![];
+    for at in 0..tokens.len() {
+        edits.extend(edits_of_asof(&tokens[at..], sql));
+        edits.extend(edits_of_nearest(&tokens, at, sql).into_iter().flatten());
+    }
+    if edits.is_empty() {
+        return None;
+    }
+    edits.sort_by_key(|(range, _)| range.start);
+    let mut text = sql.to_string();
+    for (range, with) in edits.into_iter().rev() {
+        text.replace_range(range, &with);
+    }
+    Some(text)
+}
+
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
 /// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
-/// column has, and puts the clauses of a window `w` into `OVER (w …)`. Returns whether there are any. [`sql`] does
-/// this, a program that parses statements itself calls it.
+/// column has, puts the clauses of a window `w` into `OVER (w …)`, and reads `a IS NOT DISTINCT FROM b AND c` as SQL
+/// does, which sqlparser does not. Returns whether it changed the statement so. [`sql`] does this, a program that parses
+/// statements itself calls it.
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
@@ -88,7 +130,8 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
 
 fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_calls(sql)?;
+    let has_other_operands = restore_precedence(sql);
     let has_windows = resolve_base_windows(sql)?;
     let has_names = name_subqueries(sql);
-    Ok(nest_in(sql) || has_windows || has_names)
+    Ok(nest_in(sql) || has_other_operands || has_windows || has_names)
 }

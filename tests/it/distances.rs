@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, Date32Array, Float64Array, Int32Array, Int64Array, TimestampMillisecondArray,
-    TimestampSecondArray,
+    ArrayRef, Date32Array, Float32Array, Float64Array, Int32Array, Int64Array,
+    TimestampMillisecondArray, TimestampSecondArray, UInt64Array,
 };
 use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -52,6 +52,15 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let shorts = far(values(1), 1 << 30).into_iter();
     let shorts = shorts.map(|v| v.map(|v| v as i32));
     let floats = values(1).into_iter().map(|v| v.map(float));
+    let reals = values(1).into_iter();
+    let reals = reals.map(|v| v.map(|v| float(v) as f32));
+    // The difference of any two wraps around one way.
+    let unsigned = |v: i64| match v {
+        -3 => u64::MAX,
+        v => (v + 2_000) as u64,
+    };
+    let unsigned = values(1).into_iter().map(|v| v.map(unsigned));
+    let unsigned: UInt64Array = unsigned.collect();
     let days = values(1).into_iter().map(|v| v.map(|v| v as i32));
     vec![
         (
@@ -67,6 +76,8 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
         ("i", Arc::new(Int64Array::from(ints))),
         ("j", Arc::new(shorts.collect::<Int32Array>())),
         ("f", Arc::new(floats.collect::<Float64Array>())),
+        ("r", Arc::new(reals.collect::<Float32Array>())),
+        ("u", Arc::new(unsigned)),
         ("s", Arc::new(TimestampSecondArray::from(values(1)))),
         ("m", Arc::new(TimestampMillisecondArray::from(values(37)))),
         ("d", Arc::new(days.collect::<Date32Array>())),
@@ -85,10 +96,17 @@ fn condition(random: &mut Random) -> (String, String) {
         ("p.m", "q.m"),
         ("p.m", "q.m"),
         ("p.d", "q.d"),
-    ][random.below(9)];
+        ("p.r", "q.r"),
+        ("p.u", "q.u"),
+    ][random.below(11)];
     let is_time = ["p.s", "p.m"].contains(&a);
     // The difference of two zeros is one of either sign.
-    let distance = match if a == "p.f" { 3 } else { random.below(5) } {
+    let distance = match match a {
+        "p.f" | "p.r" => 3,
+        // The greater one of two that wrap around is no distance.
+        "p.u" => [0, 3, 4][random.below(3)],
+        _ => random.below(5),
+    } {
         0 => format!("CASE WHEN {a} > {b} THEN {a} - {b} ELSE {b} - {a} END"),
         1 => format!("greatest({a} - {b}, {b} - {a})"),
         2 if is_time => format!("abs(extract(epoch FROM ({b} - {a})))"),
@@ -101,6 +119,7 @@ fn condition(random: &mut Random) -> (String, String) {
         1 if is_time => Some(format!(
             "{a} BETWEEN {b} - INTERVAL '1 minute' AND {b} + INTERVAL '5 seconds'"
         )),
+        2 if a == "p.r" => Some("p.r BETWEEN q.r - 3.5 AND q.r + 2.5".into()),
         2 if a == "p.f" && b == "q.f" => Some("p.f > q.f - 3 AND p.f < q.f + 2".into()),
         _ => None,
     });

@@ -87,7 +87,7 @@ impl Shell {
         let statements = match parse(sql) {
             Ok(statements) => statements,
             Err(error) => {
-                let text = datafusion_rmq::with_match_conditions(sql, &*dialect);
+                let text = datafusion_rmq::with_known_joins(sql, &*dialect);
                 parse(&text.ok_or(error)?)?
             }
         };
@@ -99,7 +99,7 @@ impl Shell {
                 // DataFusion's shell registers object stores for these.
                 Statement::CreateExternalTable(_) | Statement::CopyTo(_) => {
                     let text = if is_new {
-                        statement.to_string()
+                        as_text(statement)
                     } else {
                         sql.to_string()
                     };
@@ -176,6 +176,14 @@ impl Shell {
         self.watch.finish();
         print.print_batches(schema, &kept, begin, rows, format)
     }
+}
+
+/// The text of a statement. DataFusion prints the path of COPY without quotes.
+fn as_text(mut statement: Statement) -> String {
+    if let Statement::CopyTo(copy) = &mut statement {
+        copy.target = format!("'{}'", copy.target.replace('\'', "''"));
+    }
+    statement.to_string()
 }
 
 /// Says that a file is missing, instead of that there is no table of its name.

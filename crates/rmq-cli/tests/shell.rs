@@ -1050,6 +1050,18 @@ fn asof_joins_are_planned() {
     );
     let both = format!("{expected}n\n2\n");
     assert_eq!(piped(&["-q", "--format", "csv"], &script).ok(), both);
+    let temp = tempdir().unwrap();
+    let file = temp.path().join("it's.csv").display().to_string();
+    let file = file.replace('\'', "''");
+    let copied =
+        format!("SELECT * FROM ({join}) WHERE a IS NOT DISTINCT FROM a AND a < 3 ORDER BY a");
+    let copy = format!(
+        "{tables}\nCOPY ({copied}) TO '{file}' STORED AS CSV OPTIONS ('format.delimiter' ';');
+        CREATE EXTERNAL TABLE f STORED AS CSV LOCATION '{file}' OPTIONS ('format.delimiter' ';');
+        SELECT * FROM f ORDER BY a;"
+    );
+    let out = piped(&["-q", "--format", "csv"], &copy).ok();
+    assert_eq!(out, format!("count\n3\n{expected}"));
     let table = format!("CREATE TABLE t AS {join}");
     let explain = format!("EXPLAIN FORMAT INDENT {join}");
     let arguments = ["-q", "--format", "csv", "-c", tables, "-c", &table];

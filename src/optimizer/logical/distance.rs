@@ -6,11 +6,13 @@
 //!   ORDER BY abs(extract(epoch FROM p.ts) - extract(epoch FROM q.ts))
 //!   ORDER BY CASE WHEN p.ts > q.ts THEN p.ts - q.ts ELSE q.ts - p.ts END
 //!   ORDER BY greatest(p.ts - q.ts, q.ts - p.ts)
+//!   ORDER BY -abs(p.ts - q.ts) DESC
 //! ```
 //!
 //! Among the rows in the order of the key, the distance grows from the point on in both directions: never where
 //! integers wrap around, as those of a CASE do, or the point is infinite, which `grows` tells for each row. `abs` in
-//! ORDER BY is a `DistanceUdf` by then, which does not wrap around.
+//! ORDER BY is a `DistanceUdf` by then, which does not wrap around. That of unsigned integers wraps around wherever it
+//! would be below zero, so that otherwise only CASE is a distance of these on both sides.
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -32,20 +34,28 @@ pub(crate) struct KeyDistance {
     pub(crate) by: Expr,
     /// Whether it never wraps around.
     is_exact: bool,
+    /// Whether only the difference that is not below zero is computed.
+    is_of_greater: bool,
 }
 
 impl KeyDistance {
     /// The distance that rows are ordered by, if it is one, from the least on.
     pub(crate) fn of(order: &SortExpr, probe: &DFSchema, build: &DFSchema) -> Result<Option<Self>> {
-        if !order.asc || order.nulls_first {
+        let (by, is_negated) = match &order.expr {
+            by if order.asc => (by, false),
+            Expr::Negative(by) => (by.as_ref(), true),
+            _ => return Ok(None),
+        };
+        if order.nulls_first {
             return Ok(None);
         }
         let Some(Difference {
             of: (a, b),
             is_absolute,
             is_exact,
+            is_of_greater,
             ..
-        }) = absolute_difference(&order.expr)
+        }) = absolute_difference(by)
         else {
             return Ok(None);
         };
@@ -63,7 +73,10 @@ impl KeyDistance {
             // Otherwise the distance of two zeros is one of either sign.
             number if number.is_floating() => is_absolute,
             number if is_exact => number.is_integer(),
-            number => number.is_signed_integer(),
+            // The greater one of two that wrap around is no distance.
+            number if number.is_unsigned_integer() => is_absolute || is_of_greater,
+            // The least integer has no opposite.
+            number => number.is_signed_integer() && (is_absolute || !is_negated),
         };
         if !has_distance || key_type != point.get_type(probe)? {
             return Ok(None);
@@ -71,8 +84,9 @@ impl KeyDistance {
         Ok(Some(Self {
             key: key.clone(),
             point: point.clone(),
-            by: order.expr.clone(),
+            by: by.clone(),
             is_exact: is_exact && !key_type.is_floating(),
+            is_of_greater,
         }))
     }
 
@@ -108,6 +122,9 @@ impl KeyDistance {
             let (key, point) = (key.clone(), point.clone());
             let grows = is_below.eq(key.clone().lt_eq(point.clone()));
             Some(grows.and(is_above.eq(point.gt_eq(key))))
+        } else if key_type.is_unsigned_integer() && !self.is_of_greater {
+            // It wraps around on one side of the point, so that all rows are compared.
+            Some(lit(false))
         } else if key_type.is_floating() {
             Some(minus(point, point).eq(zero()?))
         } else {
@@ -131,6 +148,8 @@ struct Difference<'a> {
     is_absolute: bool,
     /// Whether it never wraps around.
     is_exact: bool,
+    /// Whether it is of the greater operand and the lesser one.
+    is_of_greater: bool,
 }
 
 /// The difference whose absolute value, or what grows with it, an expression is.
@@ -150,6 +169,7 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
                 is_seconds: false,
                 is_absolute: true,
                 is_exact: true,
+                is_of_greater: false,
             }),
             [a, b] if *func == core::greatest() => Difference::from_expr(a)?.or_opposite(b),
             _ => None,
@@ -171,6 +191,10 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
                 _ => return None,
             };
             let then = Difference::from_expr(then)?.or_opposite(otherwise)?;
+            let then = Difference {
+                is_of_greater: true,
+                ..then
+            };
             (then.of == (greater.as_ref(), less.as_ref())).then_some(then)
         }
         _ => None,
@@ -201,6 +225,7 @@ impl<'a> Difference<'a> {
                 is_seconds: false,
                 is_absolute: false,
                 is_exact: false,
+                is_of_greater: false,
             }),
             _ => None,
         }

@@ -25,7 +25,7 @@ use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, binary_expr, lit, when,
+    Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, binary_expr, cast, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -46,6 +46,7 @@ use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::optimizer::logical::open_ends::as_comparison;
 use crate::optimizer::logical::order_by::{check_order, order_by_all};
+use crate::optimizer::lossless_casts::widens;
 use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -191,7 +192,7 @@ fn distance_from(
         condition.key.get_type(schema)?,
         distance.point.get_type(probe)?,
     );
-    if key_type != point_type {
+    if !widens(&point_type, &key_type) {
         return reject(format!(
             "the range key {} is a {key_type} and its distance from a {point_type}",
             sql_text(&condition.key)
@@ -199,6 +200,9 @@ fn distance_from(
     }
     let nulls_last = SortExpr::new(condition.key.clone(), true, false);
     let mut point = distance.point.clone();
+    if key_type != point_type {
+        point = cast(point, key_type);
+    }
     if order_by_all(condition, &nulls_last, &[], build)? {
         point = ScalarUDF::from(OrderBoundUdf::new(Some(1))).call(vec![point]);
     }

@@ -1,0 +1,125 @@
+//! A time plus a product of an interval and an integer, as a bound of a key.
+//!
+//! ```text
+//!   p.ts <= q.ts + q.seconds * INTERVAL '1 second'
+//!
+//!   p.ts <= rmq_interval_bound('<=', q.ts, INTERVAL '1 second', q.seconds)
+//! ```
+//!
+//! Where the product or the sum is beyond all times, so is the bound. The key that is returned compares with all keys
+//! as the sum would.
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNano};
+use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+};
+
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits, integers, nanoseconds, of_type};
+use rmq_engine::Comparison;
+
+const NANOSECONDS_OF_DAY: i128 = 86_400_000_000_000;
+
+/// The function `(comparison, time, interval, integer)` that returns the least or greatest key that compares as stated
+/// with the time plus the product of the interval, which has no months, and the integer. NULL if there is no such key,
+/// or if one of the last three is NULL.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct IntervalBoundUdf {
+    signature: Signature,
+}
+
+impl IntervalBoundUdf {
+    pub(crate) fn new() -> Self {
+        Self {
+            signature: Signature::any(4, Volatility::Immutable),
+        }
+    }
+
+    /// The bound of keys that compare with `time + interval * factor` as stated, and how they compare with it.
+    pub(crate) fn call(
+        comparison: Comparison,
+        time: Expr,
+        interval: IntervalMonthDayNano,
+        factor: Expr,
+    ) -> (Comparison, Expr) {
+        let (shown, converted) = match comparison {
+            Comparison::AtLeast => (">=", Comparison::AtLeast),
+            Comparison::Above => (">", Comparison::AtLeast),
+            Comparison::AtMost => ("<=", Comparison::AtMost),
+            Comparison::Below => ("<", Comparison::AtMost),
+        };
+        let interval = lit(ScalarValue::IntervalMonthDayNano(Some(interval)));
+        let arguments = vec![lit(shown), time, interval, factor];
+        let bound = ScalarUDF::from(Self::new()).call(arguments);
+        (converted, bound)
+    }
+}
+
+impl ScalarUDFImpl for IntervalBoundUdf {
+    fn name(&self) -> &'static str {
+        "rmq_interval_bound"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        match arg_types {
+            [_, time, ..] => Ok(time.clone()),
+            _ => internal_err!("there is no time"),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [shown, time, interval, factor] = args.args.as_slice() else {
+            return internal_err!("there is no product");
+        };
+        let (ColumnarValue::Scalar(shown), ColumnarValue::Scalar(interval)) = (shown, interval)
+        else {
+            return internal_err!("the comparison and the interval are constants");
+        };
+        let comparison = match shown.try_as_str().flatten() {
+            Some(">=") => Comparison::AtLeast,
+            Some(">") => Comparison::Above,
+            Some("<=") => Comparison::AtMost,
+            Some("<") => Comparison::Below,
+            _ => return internal_err!("there is no comparison {shown}"),
+        };
+        let ScalarValue::IntervalMonthDayNano(Some(interval)) = interval else {
+            return internal_err!("there is no interval {interval}");
+        };
+        let length =
+            i128::from(interval.days) * NANOSECONDS_OF_DAY + i128::from(interval.nanoseconds);
+
+        let times: ArrayRef = time.to_array(args.number_rows)?;
+        let data_type = times.data_type();
+        let (DataType::Timestamp(unit, _), Some(limits)) = (data_type, integer_limits(data_type))
+        else {
+            return internal_err!("a {data_type} is no timestamp");
+        };
+        let tick = nanoseconds(*unit);
+        let conversion = KeyBoundUdf::new(comparison, (1, 1), data_type.clone());
+        let factors = factor.to_array(args.number_rows)?;
+        let factors = factors.as_primitive::<Int64Type>().iter();
+        let keys = integers(&times)?.into_iter().zip(factors);
+        let keys = keys.map(|(time, factor)| {
+            // Beyond 128 bits it is beyond all times.
+            let product = length.saturating_mul(i128::from(factor?));
+            let sum = product.saturating_add(time? * tick);
+            conversion.convert(sum.div_euclid(tick), limits)
+        });
+        let keys: Vec<_> = keys.collect();
+        let keys = of_type(&keys, data_type)?;
+        let is_constant = matches!(
+            (time, factor),
+            (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_))
+        );
+        if is_constant && keys.len() == 1 {
+            let value = ScalarValue::try_from_array(&keys, 0)?;
+            return Ok(ColumnarValue::Scalar(value));
+        }
+        Ok(ColumnarValue::Array(keys))
+    }
+}

@@ -1,0 +1,185 @@
+//! Bounds that may be beyond all times: sums of a time and a product of an interval and an integer.
+//!
+//! ```text
+//!   WHERE p.ts BETWEEN q.ts AND q.ts + q.seconds * INTERVAL '1 second'
+//!
+//!   WHERE p.ts >= q.ts AND p.ts <= rmq_interval_bound('<=', q.ts, INTERVAL '1 second', q.seconds)
+//! ```
+//!
+//! One row whose product or sum is beyond all times would end the query in an error. As a bound it is the end of all
+//! times, above or below each key. A conjunct of a filter or of a join may be NULL where it was FALSE.
+
+use arrow::datatypes::{DataType, IntervalMonthDayNano};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::{BinaryExpr, Cast, ScalarFunction};
+use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr};
+use datafusion::optimizer::AnalyzerRule;
+
+use crate::common::options::RmqOptions;
+use crate::expr::interval_bound::IntervalBoundUdf;
+use crate::expr::interval_product::IntervalProductUdf;
+use crate::optimizer::condition::{comparison, operator};
+use crate::optimizer::logical::condition_parts::split_between;
+
+/// Replaces sums of a time and a product that keys are compared with in filters and joins. Does nothing if
+/// `rmq.rewrite` is false.
+#[derive(Debug, Default)]
+pub struct IntervalProductsToBounds;
+
+impl AnalyzerRule for IntervalProductsToBounds {
+    fn name(&self) -> &'static str {
+        "rmq_interval_products_to_bounds"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+        if !RmqOptions::rewrites(config) {
+            return Ok(plan);
+        }
+        let plan = plan.transform_up_with_subqueries(|node| {
+            let schema = merge_schema(&node.inputs());
+            Ok(match node {
+                LogicalPlan::Filter(mut filter) => {
+                    let found = with_bounds(filter.predicate, &schema)?;
+                    filter.predicate = found.data;
+                    Transformed::new(LogicalPlan::Filter(filter), found.transformed, found.tnr)
+                }
+                LogicalPlan::Join(mut join) => {
+                    let mut transformed = false;
+                    if let Some(condition) = join.filter.take() {
+                        let found = with_bounds(condition, &schema)?;
+                        transformed = found.transformed;
+                        join.filter = Some(found.data);
+                    }
+                    let node = LogicalPlan::Join(join);
+                    if transformed {
+                        Transformed::yes(node)
+                    } else {
+                        Transformed::no(node)
+                    }
+                }
+                node => Transformed::no(node),
+            })
+        })?;
+        Ok(plan.data)
+    }
+}
+
+/// A condition of which only the rows where it is TRUE count, with bounds in place of sums.
+fn with_bounds(condition: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let has_product = condition.exists(|e| Ok(as_product(e).is_some()))?;
+    if !has_product {
+        return Ok(Transformed::no(condition));
+    }
+    let mut conjuncts = vec![];
+    let mut changed = false;
+    for conjunct in split_conjunction_owned(condition.clone()) {
+        let mut found = false;
+        let mut compared = split_between(conjunct.clone());
+        for one in &mut compared {
+            if let Some(bound) = as_bound(one, schema)? {
+                *one = bound;
+                found = true;
+            }
+        }
+        // Each half of BETWEEN has the key.
+        if found && !conjunct.is_volatile() {
+            changed = true;
+            conjuncts.extend(compared);
+        } else {
+            conjuncts.push(conjunct);
+        }
+    }
+    Ok(match conjunction(conjuncts) {
+        Some(changed_to) if changed => Transformed::yes(changed_to),
+        _ => Transformed::no(condition),
+    })
+}
+
+/// The comparison of a key with a bound, if a conjunct compares a key with a sum.
+fn as_bound(conjunct: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
+        return Ok(None);
+    };
+    let sides = [
+        (left, Some(*op), Sum::of(right)),
+        (right, op.swap(), Sum::of(left)),
+    ];
+    for (key, op, sum) in sides {
+        let (Some(comparison), Some(sum)) = (op.and_then(comparison), sum) else {
+            continue;
+        };
+        let data_type = sum.time.get_type(schema)?;
+        let DataType::Timestamp(_, zone) = &data_type else {
+            continue;
+        };
+        // The days of a zone may have fewer hours, or more.
+        let is_length = sum.interval.months == 0 && (sum.interval.days == 0 || zone.is_none());
+        if !is_length || key.get_type(schema)? != data_type {
+            continue;
+        }
+        let time = sum.time.clone();
+        let (comparison, bound) =
+            IntervalBoundUdf::call(comparison, time, sum.interval, sum.factor.clone());
+        let key = key.as_ref().clone();
+        return Ok(Some(binary_expr(key, operator(comparison), bound)));
+    }
+    Ok(None)
+}
+
+/// A time plus or minus a product.
+struct Sum<'a> {
+    time: &'a Expr,
+    interval: IntervalMonthDayNano,
+    factor: &'a Expr,
+}
+
+impl<'a> Sum<'a> {
+    fn of(expr: &'a Expr) -> Option<Self> {
+        let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else {
+            return None;
+        };
+        let (time, (interval, factor)) = match (op, as_product(left), as_product(right)) {
+            (Operator::Plus | Operator::Minus, None, Some(product)) => (left, product),
+            (Operator::Plus, Some(product), None) => (right, product),
+            _ => return None,
+        };
+        let interval = if *op == Operator::Minus {
+            IntervalMonthDayNano::new(
+                interval.months,
+                interval.days.checked_neg()?,
+                interval.nanoseconds.checked_neg()?,
+            )
+        } else {
+            interval
+        };
+        Some(Self {
+            time,
+            interval,
+            factor,
+        })
+    }
+}
+
+/// The constant interval and the integer of a product.
+fn as_product(expr: &Expr) -> Option<(IntervalMonthDayNano, &Expr)> {
+    match expr {
+        Expr::Cast(Cast { expr, field }) if matches!(field.data_type(), DataType::Interval(_)) => {
+            as_product(expr)
+        }
+        Expr::ScalarFunction(ScalarFunction { func, args })
+            if func.inner().is::<IntervalProductUdf>() =>
+        {
+            match args.as_slice() {
+                [
+                    Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), _),
+                    factor,
+                ] => Some((*interval, factor)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
