@@ -3,7 +3,7 @@
 //! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
 //! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no
-//! meaning (`over_clause`).
+//! meaning (`over_clause`), and against TABLESAMPLE (`table_sample`).
 
 pub(crate) mod asof_join;
 pub(crate) mod create_index;
@@ -20,4 +20,5 @@ pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
+pub(crate) mod table_sample;
 pub(crate) mod versioned_scans;

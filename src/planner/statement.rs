@@ -1,5 +1,5 @@
 //! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
-//! scalar range function, clauses of CREATE INDEX, and DROP INDEX.
+//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, and DROP INDEX.
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
@@ -14,6 +14,7 @@ use crate::planner::asof_join::nest_in;
 use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::with_match_conditions;
 use crate::planner::over_clause::check_calls;
+use crate::planner::table_sample::check_samples;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
 /// parentheses, also as [`with_match_conditions`] reads it, and checks what [`prepare_statement`] checks.
@@ -60,12 +61,12 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
-/// function, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema of indexes,
-/// an option in `config`.
+/// function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema
+/// of indexes, an option in `config`.
 ///
 /// # Errors
 /// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, and for clauses of
-/// CREATE INDEX that would be dropped.
+/// CREATE INDEX and TABLESAMPLE that would be dropped.
 pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> Result<bool> {
     match statement {
         Statement::Statement(statement) => {
@@ -84,5 +85,6 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
 
 fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_calls(sql)?;
+    check_samples(sql)?;
     Ok(nest_in(sql))
 }
