@@ -412,6 +412,26 @@ fn memory_is_limited() {
     args(&["-q", "-m", "1G", "-c", sql]).ok();
 }
 
+/// A panic is the error of its statement.
+#[test]
+fn a_session_survives_a_panic() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("x.parquet");
+    // The writer of Parquet files does not expect this type.
+    let copy = format!(
+        "COPY (SELECT arrow_cast(arrow_cast(NULL, 'Utf8View'), 'Dictionary(Int32, Utf8View)') AS a) TO '{}'",
+        path.display()
+    );
+    let after = "SELECT 7 AS after";
+    let quiet = ["-q", "--format", "csv"];
+    let kept = [&quiet[..], &["-k", "-c", &copy, "-c", after]].concat();
+    let out = args(&kept).fails(1, &["\nError: ", "cannot downcast Utf8View"]);
+    assert_eq!(out, "after\n7\n");
+    let ended = [&quiet[..], &["-c", &copy, "-c", after]].concat();
+    let out = args(&ended).fails(1, &["\nError: ", "cannot downcast Utf8View"]);
+    assert_eq!(out, "");
+}
+
 #[test]
 fn relative_paths_start_from_the_data_path() {
     let dir = tempdir().unwrap();
