@@ -293,6 +293,17 @@ impl IndexCatalog {
         Ok(is_built)
     }
 
+    /// Names an index of several columns whose table has no rows yet.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_name`].
+    pub(crate) fn name_unbuilt(&self, index: &NamedIndex) -> Result<()> {
+        let mut entries = self.lock();
+        entries.check_name(index)?;
+        entries.named.push(index.clone());
+        Ok(())
+    }
+
     /// Names rows that are kept, and those of later versions of their table.
     ///
     /// # Errors
