@@ -105,6 +105,7 @@ impl Shared {
         params: Option<ParamValues>,
         frames: &Frames,
     ) -> Result<LogicalPlan> {
+        datafusion_rmq::follow_memory_limit(&self.ctx);
         let state = self.ctx.state();
         let planned = async {
             let dialect = state.config_options().sql_parser.dialect;

@@ -3,7 +3,8 @@
 //! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
 //! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no
-//! meaning (`over_clause`), and against TABLESAMPLE (`table_sample`).
+//! meaning (`over_clause`), and against TABLESAMPLE (`table_sample`). `memory_limit` has indexes give way in the
+//! session's memory pool.
 
 pub(crate) mod asof_join;
 pub(crate) mod create_index;
@@ -12,6 +13,7 @@ pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
 pub(crate) mod match_conditions;
+pub(crate) mod memory_limit;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
 pub(crate) mod query_planner;

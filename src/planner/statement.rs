@@ -13,6 +13,7 @@ use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
 use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::with_match_conditions;
+use crate::planner::memory_limit::follow_memory_limit;
 use crate::planner::over_clause::check_calls;
 use crate::planner::table_sample::check_samples;
 
@@ -40,6 +41,7 @@ use crate::planner::table_sample::check_samples;
 /// # Errors
 /// A syntax error, any error of [`prepare_statement`], and any error of planning or running the statement.
 pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+    follow_memory_limit(ctx);
     let state = ctx.state();
     let dialect = state.config_options().sql_parser.dialect;
     let mut statement = match state.sql_to_statement(sql, &dialect) {

@@ -412,6 +412,25 @@ fn memory_is_limited() {
     args(&["-q", "-m", "1G", "-c", sql]).ok();
 }
 
+/// What the session keeps gives way to DataFusion's operators, also where the limit is set later.
+#[test]
+fn indexes_give_way_to_other_operators() {
+    let sql = "SET datafusion.execution.target_partitions = 1; SET datafusion.execution.batch_size = 1024;
+               CREATE TABLE t AS SELECT value AS v, value % 7 AS w FROM range(0, 20000);
+               SELECT range_min('t.v', 5, 9), range_max('t.w', 5, 9);
+               SELECT count(*) FROM rmq_indexes();
+               SELECT count(*), sum(v) FROM (SELECT DISTINCT v, w FROM t);";
+    let later = format!("SET datafusion.runtime.memory_limit = '450K'; {sql}");
+    for options in [["-m", "450K", "-c", sql], ["-m", "1G", "-c", &later]] {
+        let args_of = [&["-q", "--format", "csv"][..], &options].concat();
+        let out = args(&args_of).ok();
+        assert!(
+            out.contains("\n2\n") && out.ends_with("\n20000,199990000\n"),
+            "{out}"
+        );
+    }
+}
+
 /// A panic is the error of its statement.
 #[test]
 fn a_session_survives_a_panic() {
