@@ -90,6 +90,7 @@ pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use index::catalog::SharedIndexes;
 pub use index::named_index::NamedIndex;
 pub use index::table_version::{TableVersion, VersionedTable};
+pub use planner::memory_limit::follow_memory_limit;
 pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql, sql_to_statement, with_known_joins};
 pub use rmq_engine::{Comparison, Extreme, RangeEnd};

@@ -42,6 +42,7 @@ use crate::optimizer::{
     SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
+use crate::planner::memory_limit::giving;
 use crate::planner::query_planner::RmqQueryPlanner;
 use crate::planner::registration::Registration;
 use crate::table_functions::range_join::RangeJoinFunction;
@@ -52,8 +53,9 @@ use rmq_engine::Extreme;
 
 /// Registers range queries with a session that is being built.
 ///
-/// Call one of these after the configuration, the catalog list and the optimizers' rules have been set, if they are set
-/// at all.
+/// Call one of these after the configuration, the runtime environment, the catalog list and the optimizers' rules have
+/// been set, if they are set at all. The session gets a runtime environment of its own if its memory pool has a limit:
+/// the same one, but for the pool, in which indexes that are kept give way to any operator that lacks memory.
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
     /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too,
@@ -111,8 +113,12 @@ fn register_in(
     indexes: Arc<IndexCatalog>,
 ) -> SessionStateBuilder {
     let mut config = builder.config().take().unwrap_or_default();
-    if config.options().extensions.get::<RmqOptions>().is_none() {
-        config = config.with_option_extension(RmqOptions::default());
+    let options = RmqOptions::of(config.options());
+    let follower = Arc::downgrade(&indexes);
+    config = config.with_option_extension(options.followed_by(follower));
+    let runtime = builder.runtime_env().get_or_insert_default();
+    if let Some(giving) = giving(runtime, &indexes) {
+        *runtime = giving;
     }
     let catalogs: Arc<dyn CatalogProviderList> = builder
         .catalog_list()

@@ -116,6 +116,7 @@ impl Shared {
         params: Option<ParamValues>,
         frames: &Frames,
     ) -> Result<LogicalPlan> {
+        datafusion_rmq::follow_memory_limit(&self.ctx);
         let state = self.ctx.state();
         let planned = async {
             let mut statement = sql_to_statement(&state, text)?;

@@ -313,6 +313,18 @@ def test_options(tmp_path):
         rmq.connect(memory_limit="1 elephant")
 
 
+def test_indexes_give_way_to_other_operators():
+    options = {"target_partitions": 1, "datafusion.execution.batch_size": 1024, "engine": "cpu"}
+    fixed, later = rmq.connect(memory_limit="450K", **options), rmq.connect(**options)
+    later.sql("SET datafusion.runtime.memory_limit = '450K'")
+    for con in fixed, later:
+        con.sql("CREATE TABLE t AS SELECT value AS v, value % 7 AS w FROM range(0, 20000)")
+        assert con.sql("SELECT range_min('t.v', 5, 9), range_max('t.w', 5, 9)").fetchall() == [(5, 6)]
+        assert con.sql("SELECT count(*) FROM rmq_indexes()").fetchall() == [(2,)]
+        distinct = "SELECT count(*), sum(v) FROM (SELECT DISTINCT v, w FROM t)"
+        assert con.sql(distinct).fetchall() == [(20000, 199990000)]
+
+
 def test_cuda_answers_or_says_why_not():
     table = pl.DataFrame({"v": range(100)})
     con = rmq.connect(engine="cuda")

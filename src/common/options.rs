@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use std::sync::Weak;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
@@ -55,7 +56,27 @@ pub struct RmqOptions {
     /// Then joins of the mode `Auto` state what a task needs.
     #[doc(hidden)]
     pub is_divided: bool,
+    /// What the session keeps.
+    follower: Follower,
 }
+
+/// What the options bound, and which gives way when one is set lower.
+pub(crate) trait FollowsOptions: fmt::Debug + Send + Sync {
+    /// Called when one of these is set: `keep_indexes`, `index_memory_limit`, `device_memory_limit`.
+    fn follow(&self, options: &RmqOptions);
+}
+
+/// What follows the options. It is none of them, so all are equal.
+#[derive(Debug, Clone, Default)]
+struct Follower(Option<Weak<dyn FollowsOptions>>);
+
+impl PartialEq for Follower {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Follower {}
 
 impl Default for RmqOptions {
     fn default() -> Self {
@@ -72,6 +93,7 @@ impl Default for RmqOptions {
             join_mode: JoinModeChoice::Auto,
             index_schema: "rmq".to_string(),
             is_divided: false,
+            follower: Follower::default(),
         }
     }
 }
@@ -190,6 +212,12 @@ impl ExtensionOptions for RmqOptions {
                 return config_err!("there is no option rmq.{key}; there are {known}");
             }
         }
+        let bounds_memory = ["keep_indexes", "index_memory_limit", "device_memory_limit"];
+        if bounds_memory.contains(&key)
+            && let Some(follower) = self.follower.0.as_ref().and_then(Weak::upgrade)
+        {
+            follower.follow(self);
+        }
         Ok(())
     }
 
@@ -233,6 +261,14 @@ impl RmqOptions {
     #[must_use]
     pub fn of(config: &ConfigOptions) -> Self {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// The same options, which `follower` follows when they are set.
+    pub(crate) fn followed_by(self, follower: Weak<dyn FollowsOptions>) -> Self {
+        Self {
+            follower: Follower(Some(follower)),
+            ..self
+        }
     }
 
     /// Whether plain SQL becomes a range join.

@@ -20,6 +20,8 @@ use futures::{TryStreamExt, stream};
 
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::another_run::another_run;
+use crate::exec::common::pieces::Pieces;
+use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::plan_methods::{no_expressions, replace_input};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
@@ -197,6 +199,10 @@ impl IndexBuild {
 
     /// Sorts the rows by all columns of the input.
     async fn sort_rows(&self, limit: ByteSize, context: &Arc<TaskContext>) -> Result<()> {
+        if has_no_rows(&self.input) {
+            // The query that sorts the first rows keeps them under this name.
+            return self.catalog.name_unbuilt(&self.index);
+        }
         let schema = self.input.schema();
         let columns = key_columns(&schema);
         let keeper = self.settled_keeper(&columns, context).await?;
@@ -273,6 +279,12 @@ impl IndexBuild {
             }
         }
     }
+}
+
+/// Whether this is the scan of a table in memory without a row, which would tell its version from others.
+fn has_no_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let pieces = ScanPlan::of(plan).and_then(|scanned| scanned.pieces());
+    matches!(pieces, Some(Pieces::Batches(rows)) if rows.iter().all(|rows| *rows == 0))
 }
 
 /// The columns of a build side that are all of this schema, as keys.

@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
-use crate::common::options::{ByteSize, RmqOptions};
+use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
 use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
@@ -293,6 +293,17 @@ impl IndexCatalog {
         Ok(is_built)
     }
 
+    /// Names an index of several columns whose table has no rows yet.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_name`].
+    pub(crate) fn name_unbuilt(&self, index: &NamedIndex) -> Result<()> {
+        let mut entries = self.lock();
+        entries.check_name(index)?;
+        entries.named.push(index.clone());
+        Ok(())
+    }
+
     /// Names rows that are kept, and those of later versions of their table.
     ///
     /// # Errors
@@ -390,6 +401,34 @@ impl IndexCatalog {
         self.evict(|item| item.device_bytes() > 0)
     }
 
+    /// Bytes of host memory of what no query uses and has no name.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        let entries = self.lock();
+        let all = entries.all.iter();
+        let idle = all.filter(|entry| entry.name.is_none() && entry.item.is_idle());
+        idle.map(|entry| entry.item.bytes()).sum()
+    }
+
+    /// Calls `grow` until memory suffices. After each failure it evicts the least worthwhile of what no query uses.
+    ///
+    /// # Errors
+    /// That of `grow` when nothing is left to evict.
+    pub(crate) fn give_way(&self, grow: impl Fn() -> Result<()>) -> Result<()> {
+        loop {
+            match grow() {
+                Err(_) if self.evict(|item| item.bytes() > 0 && item.is_idle()) => {}
+                grown => return grown,
+            }
+        }
+    }
+
+    /// Evicts all that has no name.
+    pub(crate) fn clear(&self) {
+        // The lock is released before memory is freed.
+        let removed = self.lock().remove(|entry| entry.name.is_none());
+        drop(removed);
+    }
+
     fn evict(&self, matches: impl Fn(&Item) -> bool) -> bool {
         // The lock is released before the index is dropped.
         let evicted = self.lock().evict(matches);
@@ -476,17 +515,13 @@ impl IndexCatalog {
         })
     }
 
-    /// Reserves `bytes` more in the memory pool of `reservation`. Evicts the least worthwhile indexes until they fit.
+    /// Reserves `bytes` more in the memory pool of `reservation`, also in one that is not the session's, in which
+    /// indexes would give way anyway.
     ///
     /// # Errors
     /// The pool's, if they don't fit without cached indexes either.
     pub(crate) fn grow(&self, reservation: &MemoryReservation, bytes: usize) -> Result<()> {
-        loop {
-            match reservation.try_grow(bytes) {
-                Err(_) if self.evict(|item| item.bytes() > 0) => {}
-                grown => return grown,
-            }
-        }
+        self.give_way(|| reservation.try_grow(bytes))
     }
 
     /// The index of this name: what is kept for it, or one line if nothing is for the present version of its table.
@@ -570,6 +605,19 @@ impl IndexCatalog {
             )
         });
         list
+    }
+}
+
+impl FollowsOptions for IndexCatalog {
+    fn follow(&self, options: &RmqOptions) {
+        if options.keep_indexes {
+            self.shrink_to(options.index_memory_limit);
+        } else {
+            self.clear();
+        }
+        if let Some(limit) = options.device_memory_limit {
+            self.shrink_devices_to(limit);
+        }
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) trait KeptRows: Any + Debug + Send + Sync {
     /// Bytes of each device that has them.
     fn device_bytes(&self) -> usize;
 
+    /// Whether no query uses them.
+    fn is_idle(&self) -> bool;
+
     /// Where they are sorted.
     fn target(&self) -> &Target;
 
@@ -124,6 +127,14 @@ impl Item {
         match self {
             Self::Index(_, reserved) => reserved.device_bytes(),
             Self::Rows(rows) => rows.device_bytes(),
+        }
+    }
+
+    /// Whether no query uses it, so that its memory is free once it is evicted.
+    pub(super) fn is_idle(&self) -> bool {
+        match self {
+            Self::Index(_, reserved) => ReservedIndex::is_idle(reserved),
+            Self::Rows(rows) => rows.is_idle(),
         }
     }
 

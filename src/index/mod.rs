@@ -10,6 +10,7 @@
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
 //!   `table_version`: what providers state about versions.
+//! - `giving_pool`: the session's memory pool, in which indexes give way.
 //! - `index_file`: files in which indexes survive the process. `on_disk`: whether an index is in one.
 
 pub(crate) mod best_positions;
@@ -20,6 +21,7 @@ pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod entries;
+pub(crate) mod giving_pool;
 pub(crate) mod index_file;
 pub(crate) mod key_index;
 pub(crate) mod named_index;

@@ -124,6 +124,12 @@ impl ReservedIndex {
         self.parts[..stay].to_vec()
     }
 
+    /// Whether no query uses the index, or a part of it in a longer one that is being built.
+    pub(super) fn is_idle(index: &Arc<Self>) -> bool {
+        let mut parts = index.parts.iter();
+        Arc::strong_count(index) == 1 && parts.all(|part| Arc::strong_count(&part.memory) == 1)
+    }
+
     /// Bytes of host memory.
     pub(super) fn bytes(&self) -> usize {
         let parts = self.parts.iter();

@@ -3,8 +3,9 @@
 //! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
 //! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN, against OVER where it has no
-//! meaning (`over_clause`), with names for scalar subqueries that would have another column's (`subquery_names`), and
-//! with the clauses of windows that others begin with (`base_windows`).
+//! meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for scalar subqueries that would have another
+//! column's (`subquery_names`), and with the clauses of windows that others begin with (`base_windows`). `memory_limit`
+//! has indexes give way in the session's memory pool.
 
 pub(crate) mod asof_join;
 pub(crate) mod asof_outer;
@@ -15,6 +16,7 @@ pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
 pub(crate) mod match_conditions;
+pub(crate) mod memory_limit;
 pub(crate) mod nearest_join;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
@@ -26,5 +28,6 @@ pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
 pub(crate) mod statement;
 pub(crate) mod subquery_names;
+pub(crate) mod table_sample;
 pub(crate) mod tokens;
 pub(crate) mod versioned_scans;

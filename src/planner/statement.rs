@@ -1,5 +1,5 @@
 //! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
-//! scalar range function, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, and windows
+//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, and windows
 //! that begin with another one.
 
 use datafusion::common::Result;
@@ -17,10 +17,12 @@ use crate::planner::asof_join::nest_in;
 use crate::planner::base_windows::resolve_base_windows;
 use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::edits_of_asof;
+use crate::planner::memory_limit::follow_memory_limit;
 use crate::planner::nearest_join::edits_of_nearest;
 use crate::planner::over_clause::check_calls;
 use crate::planner::precedence::restore_precedence;
 use crate::planner::subquery_names::name_subqueries;
+use crate::planner::table_sample::check_samples;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
 /// parentheses, and the joins of [`with_known_joins`], and checks what [`prepare_statement`] checks.
@@ -46,6 +48,7 @@ use crate::planner::subquery_names::name_subqueries;
 /// # Errors
 /// A syntax error, any error of [`prepare_statement`], and any error of planning or running the statement.
 pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+    follow_memory_limit(ctx);
     let state = ctx.state();
     let mut statement = sql_to_statement(&state, sql)?;
     prepare_statement(&mut statement, state.config_options())?;
@@ -106,12 +109,13 @@ pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
-/// function, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema of indexes,
-/// an option in `config`.
+/// function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema
+/// of indexes, an option in `config`.
 ///
 /// # Errors
 /// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, and for clauses of
-/// CREATE INDEX that would be dropped, and for a window that begins with an unknown one or repeats its clauses.
+/// CREATE INDEX and TABLESAMPLE that would be dropped, and for a window that begins with an unknown one or repeats its
+/// clauses.
 pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> Result<bool> {
     match statement {
         Statement::Statement(statement) => {
@@ -130,6 +134,7 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
 
 fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_calls(sql)?;
+    check_samples(sql)?;
     let has_other_operands = restore_precedence(sql);
     let has_windows = resolve_base_windows(sql)?;
     let has_names = name_subqueries(sql);

@@ -10,6 +10,7 @@ mod explain;
 
 mod fake;
 mod fake_range_join;
+mod giving_way;
 mod hunt;
 mod join_choice;
 mod kept;

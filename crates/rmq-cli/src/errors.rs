@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::panic;
 
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::DataFusionError;
+use datafusion::common::{DataFusionError, exec_datafusion_err};
 
 /// The exit status of an error.
 pub const FAILURE: u8 = 1;
@@ -16,6 +16,17 @@ pub const CLOSED_STDOUT: u8 = 128 + 13;
 /// Prints an error. A closed standard error is ignored.
 pub fn report(error: &DataFusionError) {
     let _ = writeln!(io::stderr(), "Error: {error}");
+}
+
+/// A panic while a statement ran, as its error. That of a closed standard output goes on.
+pub fn of_panic(panic: Box<dyn Any + Send>) -> DataFusionError {
+    if is_closed_stdout_panic(&*panic) {
+        panic::resume_unwind(panic);
+    }
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = text.unwrap_or("it says no more");
+    exec_datafusion_err!("the statement failed in a way that its program does not expect: {text}")
 }
 
 /// Whether the error is a closed standard output, which is not reported.

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Write};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use datafusion::common::{DataFusionError, Result};
+use futures::FutureExt;
 use tokio::sync::mpsc;
 
 use crate::shell::Shell;
@@ -148,7 +150,11 @@ impl<'a> Runner<'a> {
         if echo {
             writeln!(io::stdout(), "\n{sql}")?;
         }
-        let result = self.shell.run(sql).await;
+        // A panic, such as that of a reader of files, is this statement's error: the session goes on.
+        let run = AssertUnwindSafe(self.shell.run(sql)).catch_unwind();
+        let result = run
+            .await
+            .unwrap_or_else(|panic| Err(errors::of_panic(panic)));
         self.settle(result.map_err(|e| script.locate(line, e)))
     }
 

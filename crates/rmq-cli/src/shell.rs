@@ -92,6 +92,7 @@ impl Shell {
             }
         };
         for mut statement in statements {
+            datafusion_rmq::follow_memory_limit(&self.ctx);
             let state = self.ctx.state();
             let config = state.config_options();
             let is_new = datafusion_rmq::prepare_statement(&mut statement, config)?;

@@ -412,6 +412,45 @@ fn memory_is_limited() {
     args(&["-q", "-m", "1G", "-c", sql]).ok();
 }
 
+/// What the session keeps gives way to DataFusion's operators, also where the limit is set later.
+#[test]
+fn indexes_give_way_to_other_operators() {
+    let sql = "SET datafusion.execution.target_partitions = 1; SET datafusion.execution.batch_size = 1024;
+               CREATE TABLE t AS SELECT value AS v, value % 7 AS w FROM range(0, 20000);
+               SELECT range_min('t.v', 5, 9), range_max('t.w', 5, 9);
+               SELECT count(*) FROM rmq_indexes();
+               SELECT count(*), sum(v) FROM (SELECT DISTINCT v, w FROM t);";
+    let later = format!("SET datafusion.runtime.memory_limit = '450K'; {sql}");
+    for options in [["-m", "450K", "-c", sql], ["-m", "1G", "-c", &later]] {
+        let args_of = [&["-q", "--format", "csv"][..], &options].concat();
+        let out = args(&args_of).ok();
+        assert!(
+            out.contains("\n2\n") && out.ends_with("\n20000,199990000\n"),
+            "{out}"
+        );
+    }
+}
+
+/// A panic is the error of its statement.
+#[test]
+fn a_session_survives_a_panic() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("x.parquet");
+    // The writer of Parquet files does not expect this type.
+    let copy = format!(
+        "COPY (SELECT arrow_cast(arrow_cast(NULL, 'Utf8View'), 'Dictionary(Int32, Utf8View)') AS a) TO '{}'",
+        path.display()
+    );
+    let after = "SELECT 7 AS after";
+    let quiet = ["-q", "--format", "csv"];
+    let kept = [&quiet[..], &["-k", "-c", &copy, "-c", after]].concat();
+    let out = args(&kept).fails(1, &["\nError: ", "cannot downcast Utf8View"]);
+    assert_eq!(out, "after\n7\n");
+    let ended = [&quiet[..], &["-c", &copy, "-c", after]].concat();
+    let out = args(&ended).fails(1, &["\nError: ", "cannot downcast Utf8View"]);
+    assert_eq!(out, "");
+}
+
 #[test]
 fn relative_paths_start_from_the_data_path() {
     let dir = tempdir().unwrap();

@@ -23,9 +23,10 @@
 //! An index with a name is the same rows, not evicted. They pass the name on to those that take their place, and
 //! `expect_named` finds its rows again where nothing of the old version is left.
 //!
-//! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX:
-//! other operators could not get that memory back. A table that has changed otherwise than by appending is sorted anew
-//! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
+//! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX: a
+//! pool that divides its memory would count them among the operators that share it. A table that has changed otherwise
+//! than by appending is sorted anew as a whole. What devices have sorted is kept beside that, in the same way
+//! (`kept_on_devices`).
 
 use std::sync::Arc;
 use std::time::SystemTime;

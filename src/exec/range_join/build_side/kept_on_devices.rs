@@ -112,6 +112,10 @@ impl KeptSegment for DeviceSegment {
         self.lock().find(&other.values, &needs).is_some()
     }
 
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.lock().side) == 1
+    }
+
     fn bytes(&self) -> usize {
         self.lock().side.bytes()
     }

@@ -89,6 +89,9 @@ pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// Whether all that `other` has can be found here.
     fn has_all_of(&self, other: &Self) -> bool;
 
+    /// Whether no query uses the rows.
+    fn is_idle(&self) -> bool;
+
     /// Bytes of host memory.
     fn bytes(&self) -> usize;
 
@@ -389,6 +392,10 @@ impl KeptSegment for Segment {
         })
     }
 
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.sorted) == 1
+    }
+
     fn bytes(&self) -> usize {
         let parts = self.parts();
         let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
@@ -447,6 +454,11 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
     fn device_bytes(&self) -> usize {
         let segments = self.rows.segments.iter();
         segments.map(|segment| segment.device_bytes()).sum()
+    }
+
+    fn is_idle(&self) -> bool {
+        let mut segments = self.rows.segments.iter();
+        segments.all(|segment| Arc::strong_count(segment) == 1 && segment.is_idle())
     }
 
     fn target(&self) -> &Target {

@@ -19,6 +19,9 @@ pub(crate) struct RetainingPool {
     /// The most bytes that may be granted.
     share: usize,
     used: Mutex<Used>,
+    /// Held while the session's pool is asked for more, in which other memory may be released meanwhile, also of this
+    /// pool: `used` is not.
+    growing: Mutex<()>,
 }
 
 /// How much of the granted memory is in use.
@@ -38,6 +41,7 @@ impl RetainingPool {
             granted: consumer.register(pool),
             share,
             used: Mutex::default(),
+            growing: Mutex::default(),
         })
     }
 
@@ -67,7 +71,7 @@ impl RetainingPool {
     /// # Errors
     /// An error if the session's pool has no more, or they are more than the share; then nothing changes.
     pub(crate) fn ensure_granted(&self, bytes: usize) -> Result<()> {
-        let _used = self.used();
+        let _growing = self.growing();
         self.grow_to(bytes)
     }
 
@@ -100,6 +104,10 @@ impl RetainingPool {
             None | Some(0) => Ok(()),
             Some(missing) => self.granted.try_grow(missing),
         }
+    }
+
+    fn growing(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -140,10 +148,19 @@ impl MemoryPool for RetainingPool {
     }
 
     fn try_grow(&self, _reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        let mut used = self.used();
-        self.grow_to(used.bytes + additional)?;
-        used.bytes += additional;
-        Ok(())
+        let _growing = self.growing();
+        loop {
+            let needed = {
+                let mut used = self.used();
+                let needed = used.bytes + additional;
+                if needed <= self.granted.size().min(self.share) {
+                    used.bytes = needed;
+                    return Ok(());
+                }
+                needed
+            };
+            self.grow_to(needed)?;
+        }
     }
 
     fn reserved(&self) -> usize {
@@ -190,5 +207,61 @@ mod tests {
         assert_eq!((retaining.granted_bytes(), pool.reserved()), (10, 50));
         drop((ours, retaining));
         assert_eq!(pool.reserved(), 40);
+    }
+
+    /// The session's pool may release memory of this pool while it is asked for more.
+    #[test]
+    fn memory_may_be_released_while_the_pool_grows() {
+        /// Drops a reservation when it has no memory left.
+        #[derive(Debug)]
+        struct Releasing(GreedyMemoryPool, Mutex<Option<MemoryReservation>>);
+
+        impl fmt::Display for Releasing {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl MemoryPool for Releasing {
+            fn name(&self) -> &'static str {
+                "releasing"
+            }
+
+            fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+                self.0.grow(reservation, additional);
+            }
+
+            fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+                self.0.shrink(reservation, shrink);
+            }
+
+            fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+                let grown = self.0.try_grow(reservation, additional);
+                if grown.is_ok() {
+                    return grown;
+                }
+                let kept = self.1.lock().unwrap().take();
+                drop(kept);
+                self.0.try_grow(reservation, additional)
+            }
+
+            fn reserved(&self) -> usize {
+                self.0.reserved()
+            }
+        }
+
+        let releasing = Arc::new(Releasing(GreedyMemoryPool::new(100), Mutex::default()));
+        let pool: Arc<dyn MemoryPool> = Arc::clone(&releasing) as _;
+        let retaining = RetainingPool::new(&pool, true, 200);
+        let kept = retaining.reservation();
+        kept.try_grow(60).unwrap();
+        retaining.stop_retaining();
+        *releasing.1.lock().unwrap() = Some(kept);
+        let memory = retaining.reservation();
+        memory.try_grow(90).unwrap();
+        assert_eq!((retaining.reserved(), pool.reserved()), (90, 90));
+        memory.try_grow(20).unwrap_err();
+        retaining.ensure_granted(100).unwrap();
+        assert_eq!(pool.reserved(), 100);
     }
 }
