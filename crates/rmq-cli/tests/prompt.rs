@@ -248,6 +248,7 @@ fn what_is_left_behind_writes_nothing() {
     terminal.types(&format!("SELECT {slow} AS slow FROM range(0, 3);\r"));
     thread::sleep(Duration::from_millis(200));
     terminal.types("\x03");
+    terminal.sees("Cancelled.");
     terminal.sees("> ");
     let before = terminal.seen;
     thread::sleep(Duration::from_secs(8));
