@@ -228,7 +228,10 @@ fn the_prompt_is_back_at_once_and_the_tables_stay() {
         terminal.sees(" s\r");
         cancel(&mut terminal);
         // Impatience does no harm.
-        terminal.types("\x03\x03");
+        for _ in 0..2 {
+            terminal.types("\x03");
+            terminal.sees("> ");
+        }
         terminal.types("SELECT count(*) + 1 AS n FROM p;\r");
         terminal.sees("| 200001 |");
         terminal.sees("> ");
