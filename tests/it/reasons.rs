@@ -246,7 +246,7 @@ async fn the_table_of_what_to_write_instead_is_right() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 8);
+    assert_eq!(checked, 10);
 }
 
 #[tokio::test]
@@ -462,6 +462,62 @@ async fn a_join_of_very_many_pairs_with_equal_keys_has_a_note_in_explain() {
 }
 
 #[tokio::test]
+async fn a_join_with_equal_keys_that_takes_more_than_a_second_has_a_note_in_explain() {
+    let ctx = session();
+    for sql in [
+        // 2 * 10^8 pairs, and 2 * 10^7.
+        "CREATE TABLE many AS SELECT value % 2 AS sym, value AS ts, CAST(value AS VARCHAR) AS txt FROM range(0, 20000)",
+        "CREATE TABLE few AS SELECT value % 20 AS sym, value AS ts, CAST(value AS VARCHAR) AS txt FROM range(0, 20000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let conditions = [
+        ("a.ts * b.ts <= 4", "mixes the sides"),
+        ("(a.ts <= b.ts - 4 OR a.ts >= b.ts + 4)", "is an OR"),
+    ];
+    for (condition, reason) in conditions {
+        let of = |table: &str| {
+            format!(
+                "SELECT count(*) FROM {table} a JOIN {table} b ON a.sym = b.sym AND {condition}"
+            )
+        };
+        let shown = planned(&ctx, &of("many")).await;
+        let note = "NoteExec: compares every pair of rows with equal keys: ";
+        assert_eq!(shown.matches(note).count(), 1, "{shown}");
+        assert!(shown.contains(reason), "{shown}");
+        let shown = planned(&ctx, &of("few")).await;
+        assert!(!shown.contains("NoteExec"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_join_with_equal_keys_of_an_unknown_number_has_a_note_if_it_compares_otherwise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: String = (0..2000)
+        .map(|row| format!("{},{row}\n", row % 2))
+        .collect();
+    let file = folder.path().join("p.csv");
+    std::fs::write(&file, format!("sym,ts\n{rows}")).expect("a file");
+    let ctx = session();
+    let create = format!(
+        "CREATE EXTERNAL TABLE p (sym BIGINT, ts BIGINT) STORED AS CSV LOCATION '{}' OPTIONS ('format.has_header' 'true')",
+        file.display()
+    );
+    run(&ctx, &create).await.expect("a table");
+    let on = |condition: &str| {
+        format!("SELECT count(*) FROM p a JOIN p b ON a.sym = b.sym AND {condition}")
+    };
+    let shown = planned(&ctx, &on("a.ts + b.ts <= 4")).await;
+    let note =
+        "NoteExec: compares every pair of rows with equal keys: a.ts + b.ts <= 4 mixes the sides";
+    assert_eq!(shown.matches(note).count(), 1, "{shown}");
+    for other in ["a.ts <> b.ts", "a.ts % 7 <> b.ts % 3"] {
+        let shown = planned(&ctx, &on(other)).await;
+        assert!(!shown.contains("NoteExec"), "{other}: {shown}");
+    }
+}
+
+#[tokio::test]
 async fn an_aggregate_of_very_many_pairs_has_a_note_in_explain() {
     let ctx = session();
     for sql in [
@@ -541,4 +597,18 @@ fn rules_without_a_place() {
         let found = |line: &String| line.contains(&theirs) && line.contains(ours);
         assert!(lines.iter().any(found), "{theirs}, {ours}: {lines:#?}");
     }
+}
+
+#[tokio::test]
+async fn the_tree_of_explain_has_the_whole_range() {
+    let ctx = tables().await;
+    let aggregates = (0..20).map(|i| format!("min(p.close + {i}) AS low_of_many_{i}"));
+    let aggregates = aggregates.collect::<Vec<_>>().join(", ");
+    let sql = format!(
+        "SELECT t.id, {aggregates} FROM trades t JOIN prices p ON p.ts BETWEEN t.ts - 123456 AND t.ts + 654321 GROUP BY t.id"
+    );
+    let tree = run(&ctx, &format!("EXPLAIN FORMAT TREE {sql}")).await;
+    let tree = text(tree.expect(&sql));
+    assert!(tree.contains("RangeJoinExec"), "{tree}");
+    assert!(tree.contains("123456") && tree.contains("654321"), "{tree}");
 }

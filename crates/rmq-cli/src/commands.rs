@@ -4,12 +4,14 @@ use std::io::{self, Write};
 
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion_cli::command::{Command, OutputFormat};
+use datafusion_cli::print_options::MaxRows;
 
 use crate::functions::{functions_as_sql, help, quoted, similar};
+use crate::results::Expanded;
 use crate::shell::Shell;
 
 /// The commands and what they do.
-pub const COMMANDS: [(&str, &str); 13] = [
+pub const COMMANDS: [(&str, &str); 15] = [
     ("\\?", "this list"),
     ("\\q", "quit"),
     ("\\d", "list tables, and those of the information schema"),
@@ -30,12 +32,87 @@ pub const COMMANDS: [(&str, &str); 13] = [
         "\\pset format NAME",
         "the format of results: csv, tsv, table, json, nd-json or automatic",
     ),
+    (
+        "\\pset maxrows N",
+        "the most rows that a table shows, or 'inf'",
+    ),
+    (
+        "\\x [on|off|auto]",
+        "show a column a line; auto: where a table is wider than the terminal",
+    ),
     ("\\pset null TEXT", "what NULL is in tables, CSV and TSV"),
     (
         "\\object_store_profiling [disabled|summary|trace]",
         "print requests to object stores",
     ),
 ];
+
+/// What `\h SELECT` prints.
+const SELECT_SYNTAX: &str = "\
+Command:     SELECT
+Description: rows of tables, files and subqueries
+Syntax:
+[ WITH [ RECURSIVE ] name [ ( column [, ...] ) ] AS ( select ) [, ...] ]
+SELECT [ ALL | DISTINCT [ ON ( expression [, ...] ) ] ]
+    { * | expression [ [ AS ] name ] } [, ...]
+    [ FROM from_item [, ...] ]
+    [ WHERE condition ]
+    [ GROUP BY { ALL | grouping_element [, ...] } ]
+    [ HAVING condition ]
+    [ WINDOW name AS ( window_definition ) [, ...] ]
+    [ QUALIFY condition ]
+    [ { UNION | INTERSECT | EXCEPT } [ ALL | DISTINCT ] select ]
+    [ ORDER BY expression [ ASC | DESC ] [ NULLS { FIRST | LAST } ] [, ...] ]
+    [ LIMIT { count | ALL } ]
+    [ OFFSET start ]
+
+where from_item can be one of:
+
+    table [ [ AS ] alias [ ( column [, ...] ) ] ]
+    'file.parquet' [ [ AS ] alias ]
+    [ LATERAL ] ( select ) [ AS ] alias [ ( column [, ...] ) ]
+    function ( argument [, ...] ) [ [ AS ] alias ]
+    from_item [ NATURAL ] [ INNER | LEFT | RIGHT | FULL ] JOIN from_item [ ON condition | USING ( column [, ...] ) ]
+    from_item { CROSS | LEFT SEMI | LEFT ANTI | RIGHT SEMI | RIGHT ANTI } JOIN from_item [ ON condition ]
+    from_item ASOF JOIN from_item MATCH_CONDITION ( comparison ) [ ON condition | USING ( column [, ...] ) ]
+    from_item ASOF [ LEFT ] JOIN from_item { ON equality AND ... comparison | USING ( column [, ...] ) }
+
+A join by a range is fast where one comparison bounds a column of one side by expressions over the other:
+
+    SELECT t.id, min(q.bid) FROM trades t JOIN quotes q
+        ON q.sym = t.sym AND q.ts BETWEEN t.ts - INTERVAL '1 minute' AND t.ts GROUP BY t.id
+
+\\df range, \\df frame list the functions over ranges of rows; \\h range_min says what one does.
+";
+
+/// Commands of other shells, and those that are used instead.
+const FOREIGN_COMMANDS: [(&str, &str); 13] = [
+    (".tables", "\\dt"),
+    (".schema", "\\d NAME"),
+    (".columns", "\\d NAME"),
+    (".indexes", "SELECT * FROM rmq_indexes()"),
+    (".quit", "\\q"),
+    (".exit", "\\q"),
+    (".help", "\\?"),
+    (".mode", "\\pset format NAME"),
+    (".read", "\\i FILE"),
+    (".timer", "\\timing"),
+    (".maxrows", "\\pset maxrows N"),
+    (".nullvalue", "\\pset null TEXT"),
+    (".open", "CREATE EXTERNAL TABLE"),
+];
+
+fn instead_of(name: &str) -> Option<&'static str> {
+    let name = name.trim_end_matches(';').to_lowercase();
+    let found = FOREIGN_COMMANDS.iter().find(|(other, _)| *other == name);
+    found.map(|(_, ours)| *ours)
+}
+
+/// Whether a line is a command of another shell, which is no SQL either.
+pub fn is_foreign_command(line: &str) -> bool {
+    let word = line.split_whitespace().next();
+    word.is_some_and(|word| line.starts_with('.') && instead_of(word).is_some())
+}
 
 /// Runs a backslash command, words separated by single spaces, except `\q` and `\i FILE`.
 ///
@@ -48,6 +125,9 @@ pub async fn run(shell: &mut Shell, command: &str) -> Result<()> {
         )
     };
     let (name, argument) = command.split_once(' ').unwrap_or((command, ""));
+    if let Some(ours) = instead_of(name) {
+        return exec_err!("there is no command '{name}': {ours} is that of rmq, and \\? lists all");
+    }
     match (name, argument) {
         ("\\?", "") => shell.run(&commands_as_sql()).await,
         ("\\dt", "") => {
@@ -59,6 +139,9 @@ pub async fn run(shell: &mut Shell, command: &str) -> Result<()> {
             let condition = format!("strpos(name, {}) > 0", quoted(&text.to_lowercase()));
             let functions = functions_as_sql("name, type, syntax", &condition);
             shell.run(&functions).await
+        }
+        ("\\h", name) if name.eq_ignore_ascii_case("select") => {
+            Ok(write!(io::stdout(), "{SELECT_SYNTAX}")?)
         }
         ("\\h", name) if !name.is_empty() => match help(&shell.ctx, name) {
             Some(text) => Ok(write!(io::stdout(), "{text}")?),
@@ -83,12 +166,33 @@ pub async fn run(shell: &mut Shell, command: &str) -> Result<()> {
             let state = if shell.print.quiet { "off" } else { "on" };
             Ok(writeln!(io::stdout(), "Timing is {state}.")?)
         }
+        ("\\x", "" | "on" | "off" | "auto") => {
+            shell.expanded = match argument {
+                "on" => Expanded::On,
+                "off" => Expanded::Off,
+                "auto" => Expanded::Auto,
+                _ if shell.expanded == Expanded::Off => Expanded::On,
+                _ => Expanded::Off,
+            };
+            let shown = match shell.expanded {
+                Expanded::On => "a column a line",
+                Expanded::Off => "a row a line",
+                Expanded::Auto => "a column a line where a table is wider than the terminal",
+            };
+            Ok(writeln!(io::stdout(), "Tables have {shown}.")?)
+        }
         ("\\pset", "") => Ok(writeln!(
             io::stdout(),
             "Output format is {:?}.",
             shell.print.format
         )?),
         ("\\pset", setting) => match setting.split_once(' ').unwrap_or((setting, "")) {
+            ("maxrows", rows) => {
+                let rows = rows.parse::<MaxRows>();
+                let rows = rows.map_err(|error| exec_datafusion_err!("{error}"))?;
+                shell.set_maxrows(rows);
+                Ok(writeln!(io::stdout(), "Tables show {rows} rows.")?)
+            }
             ("null", text) => {
                 shell.null = Some(text.to_string());
                 let text = text.replace('\'', "''");

@@ -3,7 +3,7 @@
 use datafusion::common::Result;
 use datafusion::prelude::SessionContext;
 use rustyline::Context;
-use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::completion::{Completer as _, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
 
 use crate::commands::COMMANDS;
@@ -13,6 +13,9 @@ use crate::keywords::KEYWORDS;
 /// Words after which a table is expected.
 const BEFORE_TABLES: [&str; 6] = ["from", "join", "into", "table", "describe", "update"];
 
+/// Words after which an option is expected.
+const BEFORE_OPTIONS: [&str; 3] = ["set", "show", "reset"];
+
 /// The names that a session knows.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -20,6 +23,7 @@ pub struct Names {
     functions: Vec<String>,
     /// Functions that are called in FROM.
     table_functions: Vec<String>,
+    options: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -67,10 +71,12 @@ impl Names {
         let state = ctx.state();
         let mut table_functions: Vec<String> = state.table_functions().keys().cloned().collect();
         table_functions.sort_unstable();
+        let entries = options.options().entries();
         Ok(Self {
             tables,
             functions: functions(ctx),
             table_functions,
+            options: entries.into_iter().map(|entry| entry.key).collect(),
         })
     }
 
@@ -81,6 +87,25 @@ impl Names {
         }
         let start = word_start(text);
         let word = &text[start..];
+        let before = text[..start].trim_end();
+        let last = &before[word_start(before)..];
+        let is_first = |word: &str| {
+            let before = before[..before.len() - word.len()].trim_end();
+            before.is_empty() || before.ends_with(';')
+        };
+        let is_before_options = |keyword: &&str| last.eq_ignore_ascii_case(keyword);
+        if BEFORE_OPTIONS.iter().any(is_before_options) && is_first(last) {
+            // The many of DataFusion only once they are asked for.
+            let asked = |name: &&String| !word.is_empty() || name.starts_with("rmq.");
+            let options = self.options.iter().filter(asked);
+            let found: Vec<String> = options
+                .filter(|name| begins_with(name, word))
+                .cloned()
+                .collect();
+            if !found.is_empty() {
+                return (start, found);
+            }
+        }
         if let Some((qualifier, prefix)) = word.rsplit_once('.') {
             let columns = self.columns_of(qualifier, text);
             let found = columns
@@ -88,8 +113,6 @@ impl Names {
                 .cloned();
             return (start + qualifier.len() + 1, unique(found.collect()));
         }
-        let before = text[..start].trim_end();
-        let last = &before[word_start(before)..];
         if BEFORE_TABLES
             .iter()
             .any(|keyword| last.eq_ignore_ascii_case(keyword))
@@ -175,9 +198,11 @@ impl Names {
             "d" => self.tables.iter().map(|table| table.name.clone()).collect(),
             "h" | "df" => self.functions.clone(),
             "timing" => ["on", "off"].map(str::to_string).to_vec(),
+            "x" => ["on", "off", "auto"].map(str::to_string).to_vec(),
             "pset" => [
                 "format",
                 "null",
+                "maxrows",
                 "csv",
                 "tsv",
                 "table",
@@ -279,31 +304,38 @@ fn called(text: &str) -> Option<&str> {
     Some(&before[word_start(before)..])
 }
 
-impl Completer for Names {
-    type Candidate = Pair;
-
-    fn complete(
+impl Names {
+    /// What the word at a position of a line can be, which goes on after the text `before` it.
+    ///
+    /// # Errors
+    /// If a folder cannot be read.
+    pub fn complete(
         &self,
+        before: &str,
         line: &str,
         pos: usize,
         ctx: &Context<'_>,
     ) -> Result<(usize, Vec<Pair>), ReadlineError> {
-        let text = &line[..pos];
-        let (start, found) = if is_in_string(text) {
-            match self.argument_candidates(text) {
+        let text = format!("{before}{}", &line[..pos]);
+        let (start, found) = if is_in_string(&text) {
+            match self.argument_candidates(&text) {
                 Some(found) => found,
                 None => return FilenameCompleter::new().complete(line, pos, ctx),
             }
-        } else if text.starts_with("\\i ") {
+        } else if line.starts_with("\\i ") {
             return FilenameCompleter::new().complete(line, pos, ctx);
+        } else if line.starts_with('\\') {
+            let (start, found) = self.candidates(&line[..pos]);
+            (before.len() + start, found)
         } else {
-            self.candidates(text)
+            self.candidates(&text)
         };
         let pair = |name: String| Pair {
             display: name.clone(),
             replacement: name,
         };
-        Ok((start, found.into_iter().map(pair).collect()))
+        let found = found.into_iter().map(pair).collect();
+        Ok((start.saturating_sub(before.len()), found))
     }
 }
 
@@ -325,6 +357,13 @@ mod tests {
                 .map(str::to_string)
                 .to_vec(),
             table_functions: ["range_join", "rmq_indexes"].map(str::to_string).to_vec(),
+            options: [
+                "datafusion.execution.batch_size",
+                "rmq.engine",
+                "rmq.range_joins",
+            ]
+            .map(str::to_string)
+            .to_vec(),
         }
     }
 
@@ -370,6 +409,14 @@ mod tests {
         // Only columns of tables that are named.
         completes("SELECT * FROM trades WHERE cl", &[]);
         completes("SELECT cl", &["close"]);
+    }
+
+    #[test]
+    fn options_are_completed() {
+        completes("SET ", &["rmq.engine", "rmq.range_joins"]);
+        completes("SET rmq.", &["rmq.engine", "rmq.range_joins"]);
+        completes("show rmq.ra", &["rmq.range_joins"]);
+        completes("reset dat", &["datafusion.execution.batch_size"]);
     }
 
     #[test]

@@ -15,7 +15,19 @@ pub const CLOSED_STDOUT: u8 = 128 + 13;
 
 /// Prints an error. A closed standard error is ignored.
 pub fn report(error: &DataFusionError) {
-    let _ = writeln!(io::stderr(), "Error: {error}");
+    let _ = writeln!(io::stderr(), "Error: {}", shown(&error.to_string()));
+}
+
+/// The text of an error; of the arguments of a function what the function says of them, without what `DataFusion` says
+/// around it.
+fn shown(error: &str) -> String {
+    let said = error.split_once("user-defined coercion failed with: ");
+    let said = said.and_then(|(before, rest)| {
+        let (said, _) = rest.split_once(" No function matches the given name")?;
+        let line = before.rfind('\n').map_or(0, |end| end + 1);
+        Some(format!("{}{said}", &before[..line]))
+    });
+    said.unwrap_or_else(|| error.to_string())
 }
 
 /// A panic while a statement ran, as its error. That of a closed standard output goes on.

@@ -7,11 +7,15 @@ mod functions;
 mod keywords;
 mod progress;
 mod prompt;
+mod results;
+mod running;
 mod script;
 mod session;
 mod shell;
 mod signals;
 mod statements;
+mod stop;
+mod suggestions;
 mod text_columns;
 
 use std::io::{self, IsTerminal, Write};
@@ -123,16 +127,20 @@ fn run(args: Args) -> Result<u8> {
             DataFusionError::from(e).context(format!("can't read {}", directory.display()))
         })?;
     }
-    if !args.quiet {
-        writeln!(io::stdout(), "rmq {}", *VERSION)?;
-    }
-
     let files = args.file.iter().cloned().map(Script::File);
     let arguments = args.command.iter().cloned().map(Script::Argument);
     let mut scripts: Vec<Script> = files.chain(arguments).collect();
     let terminal = scripts.is_empty() && io::stdin().is_terminal();
     if scripts.is_empty() && !terminal {
         scripts.push(Script::Pipe);
+    }
+    if !args.quiet {
+        let help = if terminal {
+            "; \\? lists commands, \\q quits"
+        } else {
+            ""
+        };
+        writeln!(io::stdout(), "rmq {}{help}", *VERSION)?;
     }
     let sql_on_stdin = terminal
         || scripts.iter().any(Script::is_stdin)
@@ -142,7 +150,7 @@ fn run(args: Args) -> Result<u8> {
             .any(|file| is_stdin_location(&file.to_string_lossy()));
 
     let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
-    let runtime = Runtime::new()?;
+    let mut runtime = Arc::new(Runtime::new()?);
     let watch = if terminal {
         Watch::of_terminal()
     } else {
@@ -161,7 +169,7 @@ fn run(args: Args) -> Result<u8> {
     let stopped = signals::listen(terminal, signals::disk_of(&ctx))?;
     let mut shell = Shell::new(ctx, print, args.null, watch);
     let done = if terminal {
-        let done = prompt::run(&mut shell, &runtime, stopped);
+        let done = prompt::run(&mut shell, &mut runtime, stopped);
         if let Ok(0) = done {
             runtime.block_on(session::written(&shell.ctx));
         }
@@ -184,6 +192,6 @@ fn run(args: Args) -> Result<u8> {
 
     let disk = Arc::clone(&shell.ctx.runtime_env().disk_manager);
     drop(shell);
-    signals::wind_down(runtime, &disk, !matches!(done, Ok(0)));
+    signals::wind_down(Arc::into_inner(runtime), &disk, !matches!(done, Ok(0)));
     done
 }

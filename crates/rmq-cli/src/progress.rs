@@ -13,8 +13,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_rmq::physical_plan::{QuadraticJoin, RangeLookupExec};
 
-/// A join of more pairs than this is announced at the prompt.
-const MANY_PAIRS: u128 = 1_000_000_000;
+use crate::stop::Stop;
 
 /// The statement that runs at the prompt: its plan, and whether a line on the terminal shows its progress.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +27,9 @@ struct Watched {
     /// What is announced once the statement has run for some time.
     announced_late: Vec<String>,
     is_shown: bool,
+    /// Whether a pager shows a result.
+    is_paging: bool,
+    stop: Stop,
 }
 
 impl Watch {
@@ -42,6 +44,21 @@ impl Watch {
 
     fn watched(&self) -> MutexGuard<'_, Watched> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins another statement; returns the request that stops it.
+    pub fn begin(&self) -> Stop {
+        let stop = Stop::default();
+        self.watched().stop = stop.clone();
+        stop
+    }
+
+    pub fn set_paging(&self, is_paging: bool) {
+        self.watched().is_paging = is_paging;
+    }
+
+    pub fn is_paging(&self) -> bool {
+        self.watched().is_paging
     }
 
     /// Shows how far the statement is, after this time.
@@ -69,24 +86,32 @@ impl Watch {
     }
 
     /// Notes the plan that is about to run, and announces joins of many pairs: those of an unknown number of pairs once
-    /// they take long.
-    fn start(&self, plan: &Arc<dyn ExecutionPlan>, query: &LogicalPlan, session: &dyn Session) {
+    /// they take long. Returns the plan with joins that stop when the statement is cancelled.
+    fn start(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        query: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let mut watched = self.watched();
         if !watched.is_on {
-            return;
+            return Ok(plan);
         }
         watched.announced_late.clear();
-        for join in QuadraticJoin::all_in(plan, query, session.config_options()) {
+        for join in QuadraticJoin::all_in(&plan, query, session.config_options()) {
             let line = announcement(&join);
-            match join.pairs {
-                Some(pairs) if pairs > MANY_PAIRS => {
+            match join.is_slow() {
+                Some(true) => {
                     let _ = writeln!(io::stderr(), "{line}");
                 }
-                Some(_) => {}
+                Some(false) => {}
                 None => watched.announced_late.push(line),
             }
         }
-        watched.plan = Some(Arc::clone(plan));
+        let is_shown = matches!(query, LogicalPlan::Analyze(_));
+        let plan = watched.stop.watch_joins(plan, is_shown)?;
+        watched.plan = Some(Arc::clone(&plan));
+        Ok(plan)
     }
 }
 
@@ -122,8 +147,7 @@ impl QueryPlanner for WatchedPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = self.planner.create_physical_plan(query, session).await?;
-        self.watch.start(&plan, query, session);
-        Ok(plan)
+        self.watch.start(plan, query, session)
     }
 }
 

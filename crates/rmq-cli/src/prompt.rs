@@ -1,13 +1,12 @@
-//! The prompt: lines from the terminal, with history, completion, progress and Ctrl-C.
+//! The prompt: lines from the terminal, with history and completion.
 
 use std::borrow::Cow;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
-use std::process::exit;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion_cli::highlighter::{NoSyntaxHighlighter, SyntaxHighlighter};
@@ -16,41 +15,27 @@ use rustyline::error::ReadlineError;
 use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use crate::commands::is_foreign_command;
 use crate::completion::Names;
-use crate::script::{Runner, Script};
+use crate::running::{Event, run_line};
 use crate::shell::Shell;
 use crate::signals;
-use crate::statements::Splitter;
-
-/// The time after which the progress of a statement is shown.
-const SHOWN_AFTER: Duration = Duration::from_secs(1);
-
-/// How often progress is shown.
-const INTERVAL: Duration = Duration::from_millis(200);
-
-/// The time after which a cancelled statement is said to run on.
-const CANCELLED_IN: Duration = Duration::from_secs(2);
-
-/// The exit status after a second Ctrl-C: that of a process killed by SIGINT.
-const INTERRUPTED: u8 = 128 + 2;
-
-/// What happens while a statement runs.
-enum Event {
-    Done,
-    Interrupt,
-    Stop(u8),
-}
+use crate::statements::{Ends, Splitter};
 
 /// Reads and runs lines until the user quits. Returns the exit status.
 ///
 /// # Errors
 /// If the terminal cannot be read.
-pub fn run(shell: &mut Shell, runtime: &Runtime, stopped: oneshot::Receiver<u8>) -> Result<u8> {
+pub fn run(
+    shell: &mut Shell,
+    runtime: &mut Arc<Runtime>,
+    stopped: oneshot::Receiver<u8>,
+) -> Result<u8> {
     let (send, events) = channel();
     listen(&send, stopped)?;
     let failed = |e: ReadlineError| DataFusionError::External(Box::new(e));
@@ -64,30 +49,69 @@ pub fn run(shell: &mut Shell, runtime: &Runtime, stopped: oneshot::Receiver<u8>)
         // A first session has none.
         let _ = editor.load_history(file);
     }
-    let mut is_first = true;
-    loop {
-        let names = runtime.block_on(Names::of(&shell.ctx)).unwrap_or_default();
-        editor.set_helper(Some(PromptHelper::new(names, shell, is_first)));
-        is_first = false;
-        let line = match editor.readline("> ") {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => break,
-            Err(error) => return Err(failed(error)),
-        };
-        let line = line.trim();
-        if line.is_empty() {
-            continue;
-        }
-        let _ = editor.add_history_entry(line);
+    let remember = |editor: &mut Editor<PromptHelper, FileHistory>, text: &str| {
+        let _ = editor.add_history_entry(text);
         if let Some(file) = &history {
             // At once: the shell may be killed. A history that cannot be written is none.
             let _ = editor.append_history(file);
         }
-        let line = match line.trim_end_matches(';').trim().to_lowercase().as_str() {
-            "\\q" | "quit" | "exit" => break,
-            "help" => "\\?",
-            _ => line,
+    };
+    // The lines of a statement that has not ended.
+    let mut begun = String::new();
+    loop {
+        let names = runtime.block_on(Names::of(&shell.ctx)).unwrap_or_default();
+        // A dialect that is not known is an error of the statement.
+        let dialect = shell.dialect().ok();
+        let ends = |text: &str| match &dialect {
+            Some(dialect) => Splitter::ends(text, &**dialect),
+            None => Ends::Complete,
+        };
+        let before = ends(&begun);
+        let prompt = match before {
+            _ if begun.is_empty() => "> ",
+            Ends::InToken => "'> ",
+            Ends::Complete | Ends::InStatement => "-> ",
+        };
+        editor.set_helper(Some(PromptHelper::new(names, shell, begun.clone())));
+        let line = match editor.readline(prompt) {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted | ReadlineError::Eof) if !begun.is_empty() => {
+                remember(&mut editor, begun.trim());
+                begun.clear();
+                continue;
+            }
+            Err(ReadlineError::Interrupted) => continue,
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(failed(error)),
+        };
+        let word = line.trim().trim_end_matches(';').trim().to_lowercase();
+        let is_command =
+            before != Ends::InToken && (line.trim().starts_with('\\') || is_foreign_command(&word));
+        let line = if is_command {
+            remember(&mut editor, line.trim());
+            if word == "\\q" {
+                break;
+            }
+            line.trim().to_string()
+        } else {
+            let is_first = begun.is_empty();
+            begun.push_str(&line);
+            if begun.trim().is_empty() {
+                begun.clear();
+                continue;
+            }
+            let is_word = is_first && ["quit", "exit", "help"].contains(&word.as_str());
+            if !is_word && ends(begun.trim_end()) != Ends::Complete {
+                begun.push('\n');
+                continue;
+            }
+            let text = std::mem::take(&mut begun);
+            remember(&mut editor, text.trim());
+            match word.as_str() {
+                "help" if is_word => "\\?".to_string(),
+                _ if is_word => break,
+                _ => text.trim().to_string(),
+            }
         };
         // Interrupts from before this statement are not about it.
         while let Ok(event) = events.try_recv() {
@@ -95,7 +119,10 @@ pub fn run(shell: &mut Shell, runtime: &Runtime, stopped: oneshot::Receiver<u8>)
                 return Ok(code);
             }
         }
-        if let Some(code) = run_line(shell, runtime, &send, &events, line)? {
+        shell.terminal = editor
+            .dimensions()
+            .map(|(columns, rows)| (columns.into(), rows.into()));
+        if let Some(code) = run_line(shell, runtime, &send, &events, &line)? {
             return Ok(code);
         }
     }
@@ -118,86 +145,6 @@ fn listen(send: &Sender<Event>, stopped: oneshot::Receiver<u8>) -> io::Result<()
     Ok(())
 }
 
-/// Runs a line of the prompt on a thread of its own: an operator may compute for long without a pause, and Ctrl-C must
-/// not wait for it. Returns the exit status if the shell ends.
-fn run_line(
-    shell: &mut Shell,
-    runtime: &Runtime,
-    send: &Sender<Event>,
-    events: &Receiver<Event>,
-    line: &str,
-) -> Result<Option<u8>> {
-    let (watch, disk) = (shell.watch.clone(), signals::disk_of(&shell.ctx));
-    let tasks = || runtime.metrics().num_alive_tasks();
-    let tasks_before = tasks();
-    let begin = Instant::now();
-    let mut cancelled: Option<Instant> = None;
-    let mut code = None;
-    let done = thread::scope(|scope| {
-        let (cancel, is_cancelled) = oneshot::channel::<()>();
-        let mut cancel = Some(cancel);
-        let running = scope.spawn(|| {
-            let scripts = [Script::Argument(line.to_string())];
-            let done = runtime.block_on(async {
-                tokio::select! {
-                    biased;
-                    _ = is_cancelled => Ok(false),
-                    done = Runner::new(shell, true).run_all(&scripts) => done,
-                }
-            });
-            let _ = send.send(Event::Done);
-            done
-        });
-        let mut is_done = false;
-        let mut is_told = false;
-        // A cancelled statement ends when its last operator has.
-        while !is_done || cancelled.is_some() && tasks() > tasks_before {
-            match events.recv_timeout(INTERVAL) {
-                Ok(Event::Done) => is_done = true,
-                Ok(Event::Interrupt) if cancelled.is_some() => {
-                    if let Some(disk) = disk() {
-                        signals::remove_spill_files(&disk);
-                    }
-                    exit(INTERRUPTED.into());
-                }
-                Ok(event) => {
-                    if let Event::Stop(stop) = event {
-                        code = Some(stop);
-                    }
-                    cancelled = Some(Instant::now());
-                    watch.finish();
-                    // Dropped, it cancels, too.
-                    let _ = cancel.take().map(|cancel| cancel.send(()));
-                }
-                Err(RecvTimeoutError::Timeout) if cancelled.is_none() => {
-                    if begin.elapsed() >= SHOWN_AFTER {
-                        watch.show(begin.elapsed());
-                    }
-                }
-                Err(_) => {
-                    if !is_told && cancelled.is_some_and(|at| at.elapsed() > CANCELLED_IN) {
-                        is_told = true;
-                        let _ = writeln!(
-                            io::stderr(),
-                            "The statement is cancelled, but an operator still computes. Ctrl-C again ends rmq."
-                        );
-                    }
-                }
-            }
-        }
-        // It has sent its last event.
-        running
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    watch.finish();
-    if cancelled.is_some() && code.is_none() {
-        let _ = writeln!(io::stderr(), "Cancelled.");
-    }
-    done?;
-    Ok(code)
-}
-
 /// The file of the history, in the user's state folder, which is created.
 fn history_file() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -217,17 +164,16 @@ fn history_file() -> Option<PathBuf> {
     Some(file)
 }
 
-/// Completion, highlighting and the end of statements.
+/// Completion and highlighting.
 struct PromptHelper {
     names: Names,
     highlighter: Box<dyn Highlighter>,
-    /// `None` if the session has a dialect that is not known.
-    dialect: Option<Box<dyn datafusion::sql::sqlparser::dialect::Dialect>>,
-    is_first: bool,
+    /// The lines before of the same statement.
+    begun: String,
 }
 
 impl PromptHelper {
-    fn new(names: Names, shell: &Shell, is_first: bool) -> Self {
+    fn new(names: Names, shell: &Shell, begun: String) -> Self {
         let config = shell.ctx.copied_config();
         let highlighter: Box<dyn Highlighter> = if shell.print.color {
             Box::new(SyntaxHighlighter::new(&config.options().sql_parser.dialect))
@@ -237,8 +183,7 @@ impl PromptHelper {
         Self {
             names,
             highlighter,
-            dialect: shell.dialect().ok(),
-            is_first,
+            begun,
         }
     }
 }
@@ -252,24 +197,11 @@ impl Completer for PromptHelper {
         pos: usize,
         ctx: &Context<'_>,
     ) -> Result<(usize, Vec<Pair>), ReadlineError> {
-        self.names.complete(line, pos, ctx)
+        self.names.complete(&self.begun, line, pos, ctx)
     }
 }
 
-impl Validator for PromptHelper {
-    fn validate(&self, ctx: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let text = ctx.input().trim();
-        let words = ["quit", "exit", "help", ""];
-        let is_command =
-            text.starts_with('\\') || words.iter().any(|word| text.eq_ignore_ascii_case(word));
-        let is_complete = |dialect| Splitter::is_complete(text, dialect);
-        if is_command || self.dialect.as_deref().is_none_or(is_complete) {
-            Ok(ValidationResult::Valid(None))
-        } else {
-            Ok(ValidationResult::Incomplete)
-        }
-    }
-}
+impl Validator for PromptHelper {}
 
 impl Highlighter for PromptHelper {
     fn highlight<'l>(&self, line: &'l str, pos: usize) -> Cow<'l, str> {
@@ -283,11 +215,6 @@ impl Highlighter for PromptHelper {
 
 impl Hinter for PromptHelper {
     type Hint = String;
-
-    fn hint(&self, line: &str, _pos: usize, _ctx: &Context<'_>) -> Option<String> {
-        let hint = " \\? for help, \\q to quit";
-        (self.is_first && line.is_empty()).then(|| hint.to_string())
-    }
 }
 
 impl Helper for PromptHelper {}

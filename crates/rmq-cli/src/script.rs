@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Write};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use futures::FutureExt;
 use tokio::sync::mpsc;
 
@@ -43,7 +44,7 @@ impl Script {
     }
 
     /// Reads lines on a separate thread: a read may block forever, and a signal must not wait for it.
-    fn lines(&self) -> Result<mpsc::Receiver<io::Result<String>>> {
+    fn lines(&self) -> Result<mpsc::Receiver<io::Result<Line>>> {
         let mut reader: Box<dyn BufRead + Send> = match self {
             Self::Argument(text) => Box::new(Cursor::new(text.clone())),
             Self::File(path) if !self.is_stdin() => Box::new(BufReader::new(
@@ -55,13 +56,23 @@ impl Script {
         std::thread::Builder::new()
             .name("script".to_string())
             .spawn(move || {
+                let mut is_first = true;
                 loop {
-                    let mut line = String::new();
-                    let read = match reader.read_line(&mut line) {
+                    let mut line = vec![];
+                    let read = match reader.read_until(b'\n', &mut line) {
                         Ok(0) => break,
-                        Ok(_) => Ok(line),
+                        Ok(_) => {
+                            let mark = line.starts_with(BYTE_ORDER_MARK) && is_first;
+                            let bytes = if mark {
+                                line.split_off(BYTE_ORDER_MARK.len())
+                            } else {
+                                line
+                            };
+                            Ok(Line::of(bytes))
+                        }
                         Err(e) => Err(e),
                     };
+                    is_first = false;
                     let failed = read.is_err();
                     if send.blocking_send(read).is_err() || failed {
                         break;
@@ -73,6 +84,41 @@ impl Script {
 
     fn unreadable(&self, error: io::Error) -> DataFusionError {
         DataFusionError::from(error).context(format!("can't read {self}"))
+    }
+}
+
+/// How editors mark a file as UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A line of a script.
+struct Line {
+    /// With a replacement character for what is no UTF-8.
+    text: String,
+    /// What is no UTF-8, if something is.
+    invalid: Option<DataFusionError>,
+}
+
+impl Line {
+    fn of(bytes: Vec<u8>) -> Self {
+        let invalid = |e: &FromUtf8Error| {
+            let at = e.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(&e.as_bytes()[..at]);
+            exec_datafusion_err!(
+                "the byte {:#04x} after {} characters of the line is not UTF-8, which SQL is written in",
+                e.as_bytes()[at],
+                text.chars().count()
+            )
+        };
+        match String::from_utf8(bytes) {
+            Ok(text) => Self {
+                text,
+                invalid: None,
+            },
+            Err(e) => Self {
+                text: String::from_utf8_lossy(e.as_bytes()).into_owned(),
+                invalid: Some(invalid(&e)),
+            },
+        }
     }
 }
 
@@ -120,10 +166,16 @@ impl<'a> Runner<'a> {
     async fn run(&mut self, script: &Script, echo: bool) -> Result<()> {
         let mut lines = script.lines()?;
         let mut splitter = Splitter::default();
+        let mut number = 0;
+        // Of the statement that has begun.
+        let mut invalid = None;
         while let Some(line) = lines.recv().await {
             let line = line.map_err(|e| script.unreadable(e))?;
+            number += 1;
+            invalid = invalid.or(line.invalid.map(|e| script.locate(number, e)));
+            let line = line.text;
             let dialect = self.shell.dialect()?;
-            if line.starts_with('\\')
+            if (line.starts_with('\\') || commands::is_foreign_command(&line))
                 && let Some(number) = splitter.between_statements(&*dialect)
             {
                 splitter.skip_line();
@@ -136,8 +188,14 @@ impl<'a> Runner<'a> {
                 continue;
             }
             for (number, statement) in splitter.push(&line, &*dialect) {
-                self.statement(script, number, &statement, echo).await?;
+                match invalid.take_if(|_| statement.contains(char::REPLACEMENT_CHARACTER)) {
+                    Some(error) => self.settle(Err(error))?,
+                    None => self.statement(script, number, &statement, echo).await?,
+                }
             }
+        }
+        if let Some(error) = invalid {
+            return Err(error);
         }
         let last = splitter.finish(&*self.shell.dialect()?);
         match last.map_err(|(line, e)| script.locate(line, e))? {
@@ -147,6 +205,7 @@ impl<'a> Runner<'a> {
     }
 
     async fn statement(&mut self, script: &Script, line: u64, sql: &str, echo: bool) -> Result<()> {
+        self.shell.stop.check()?;
         if echo {
             writeln!(io::stdout(), "\n{sql}")?;
         }
@@ -170,6 +229,10 @@ impl<'a> Runner<'a> {
 
     /// Reports an error if the runner keeps going, and returns it otherwise.
     fn settle(&mut self, result: Result<()>) -> Result<()> {
+        if self.shell.stop.is_requested() {
+            // The prompt may have gone on.
+            return result;
+        }
         self.shell.watch.finish();
         match result {
             Err(error) if self.keep_going && !errors::is_closed_stdout(&error) => {

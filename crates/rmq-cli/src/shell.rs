@@ -1,11 +1,13 @@
 //! Runs statements and prints their results, in scripts and at the prompt.
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::instant::Instant;
 use datafusion::common::{
-    DataFusionError, Result, exec_datafusion_err, plan_datafusion_err, plan_err,
+    DataFusionError, Result, TableReference, exec_datafusion_err, plan_datafusion_err, plan_err,
 };
+use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -21,9 +23,13 @@ use futures::StreamExt;
 
 use crate::functions::functions_as_sql;
 use crate::progress::Watch;
+use crate::results::{Expanded, Printer, Terminal};
+use crate::stop::Stop;
+use crate::suggestions::tables_like;
 use crate::text_columns::TextColumns;
 
 /// A session, and how its results are printed.
+#[derive(Clone)]
 pub struct Shell {
     pub ctx: SessionContext,
     pub print: PrintOptions,
@@ -32,6 +38,11 @@ pub struct Shell {
     /// What NULL is in CSV and TSV, instead of an empty field.
     pub null: Option<String>,
     pub watch: Watch,
+    pub expanded: Expanded,
+    /// That of the prompt.
+    pub terminal: Option<Terminal>,
+    /// The request to stop what runs.
+    pub stop: Stop,
 }
 
 impl Shell {
@@ -48,6 +59,9 @@ impl Shell {
             maxrows,
             null,
             watch,
+            expanded: Expanded::Off,
+            terminal: None,
+            stop: Stop::default(),
         };
         shell.limit_rows();
         shell
@@ -66,6 +80,12 @@ impl Shell {
     /// Changes the format of results.
     pub fn set_format(&mut self, format: PrintFormat) {
         self.print.format = format;
+        self.limit_rows();
+    }
+
+    /// Changes the most rows that a table shows.
+    pub fn set_maxrows(&mut self, maxrows: MaxRows) {
+        self.maxrows = maxrows;
         self.limit_rows();
     }
 
@@ -117,7 +137,7 @@ impl Shell {
                 }
                 _ => self.execute(statement).await,
             };
-            done.map_err(no_such_file)?;
+            done.map_err(|error| self.explain_missing_table(error))?;
         }
         Ok(())
     }
@@ -137,6 +157,10 @@ impl Shell {
         if shows_all || is_show {
             print.maxrows = MaxRows::Unlimited;
         }
+        let created = match &plan {
+            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Some(create.name.clone()),
+            _ => None,
+        };
         let frame = self.ctx.execute_logical_plan(plan).await?;
         let plan = frame.create_physical_plan().await?;
         let task = self.ctx.task_ctx();
@@ -164,6 +188,7 @@ impl Shell {
         let mut batches = execute_stream(plan, task.clone())?;
         let (mut kept, mut rows) = (vec![], 0_usize);
         while let Some(batch) = batches.next().await {
+            self.stop.check()?;
             let batch = batch?;
             if rows <= most {
                 memory.try_grow(get_record_batch_memory_size(&batch))?;
@@ -171,31 +196,51 @@ impl Shell {
             }
             rows += batch.num_rows();
         }
-        if print.format == PrintFormat::Automatic {
-            print.format = PrintFormat::Table;
+        if let Some(table) = created {
+            rows = self.rows_of(table).await?;
         }
+        self.stop.check()?;
         self.watch.finish();
-        print.print_batches(schema, &kept, begin, rows, format)
+        let printer = Printer {
+            print: &print,
+            format,
+            expanded: self.expanded,
+            terminal: self.terminal,
+            watch: &self.watch,
+            stop: &self.stop,
+        };
+        printer.print(&schema, &kept, rows, begin)
     }
-}
 
-/// The text of a statement. DataFusion prints the path of COPY without quotes.
-fn as_text(mut statement: Statement) -> String {
-    if let Statement::CopyTo(copy) = &mut statement {
-        copy.target = format!("'{}'", copy.target.replace('\'', "''"));
-    }
-    statement.to_string()
-}
-
-/// Says that a file is missing, instead of that there is no table of its name.
-fn no_such_file(error: DataFusionError) -> DataFusionError {
-    let text = error.strip_backtrace();
-    match missing_table(&text) {
-        Some(name) if is_path(name) && !std::path::Path::new(name).exists() => {
-            let directory = std::env::current_dir().unwrap_or_default();
-            exec_datafusion_err!("no such file: '{name}' (in {})", directory.display())
+    /// The rows of a table in memory.
+    async fn rows_of(&self, table: TableReference) -> Result<usize> {
+        let table = self.ctx.table_provider(table).await?;
+        let Some(table) = table.downcast_ref::<MemTable>() else {
+            return Ok(0);
+        };
+        let mut rows = 0;
+        for partition in &table.batches {
+            let batches = partition.read().await;
+            rows += batches.iter().map(RecordBatch::num_rows).sum::<usize>();
         }
-        _ => error,
+        Ok(rows)
+    }
+
+    /// Says that a file is missing, instead of that there is no table of its name, and which tables have names like
+    /// that of one that is missing.
+    fn explain_missing_table(&self, error: DataFusionError) -> DataFusionError {
+        let text = error.strip_backtrace();
+        match missing_table(&text) {
+            Some(name) if is_path(name) && !std::path::Path::new(name).exists() => {
+                let directory = std::env::current_dir().unwrap_or_default();
+                exec_datafusion_err!("no such file: '{name}' (in {})", directory.display())
+            }
+            Some(name) => match tables_like(&self.ctx, name) {
+                tables if tables.is_empty() => error,
+                tables => plan_datafusion_err!("there is no table '{name}'{tables}"),
+            },
+            None => error,
+        }
     }
 }
 
@@ -234,8 +279,17 @@ mod tests {
             ("live.quotes", false),
         ] {
             let error = exec_datafusion_err!("table 'datafusion.{table}' not found");
-            let text = no_such_file(error.context("argument 1")).to_string();
-            assert_eq!(text.contains("no such file: '"), is_file, "{text}");
+            let error = error.context("argument 1").to_string();
+            let name = missing_table(&error).unwrap();
+            assert_eq!(is_path(name), is_file, "{name}");
         }
     }
+}
+
+/// The text of a statement. DataFusion prints the path of COPY without quotes.
+fn as_text(mut statement: Statement) -> String {
+    if let Statement::CopyTo(copy) = &mut statement {
+        copy.target = format!("'{}'", copy.target.replace('\'', "''"));
+    }
+    statement.to_string()
 }

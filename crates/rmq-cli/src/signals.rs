@@ -15,9 +15,12 @@ use tokio::runtime::{Builder, Runtime};
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Waits for work that still runs after the session is dropped, and removes the spill files. `interrupted` means that
-/// queries may have been dropped.
-pub fn wind_down(runtime: Runtime, disk: &DiskManager, interrupted: bool) {
+/// queries may have been dropped. There is no runtime where a thread still has it.
+pub fn wind_down(runtime: Option<Runtime>, disk: &DiskManager, interrupted: bool) {
     let end = Instant::now() + GRACE_PERIOD;
+    let Some(runtime) = runtime else {
+        return remove_spill_files(disk);
+    };
     // A task that writes a file spawns another one to remove it when it is dropped, which a runtime that shuts down
     // does not run.
     while interrupted && runtime.metrics().num_alive_tasks() > 0 && Instant::now() < end {

@@ -19,6 +19,16 @@ pub struct Splitter {
     begin: Option<u64>,
 }
 
+/// Where a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// After a statement.
+    Complete,
+    InStatement,
+    /// In a string, a quoted name or a comment.
+    InToken,
+}
+
 /// A statement or its error, with the line on which it begins.
 pub type Numbered<T> = (u64, T);
 
@@ -41,11 +51,18 @@ impl Splitter {
         (error.is_none() && self.begin.is_none()).then_some(self.scanned_lines + 1)
     }
 
-    /// Whether this text ends with a complete statement.
-    pub fn is_complete(text: &str, dialect: &dyn Dialect) -> bool {
+    /// Where in a statement this text ends.
+    pub fn ends(text: &str, dialect: &dyn Dialect) -> Ends {
         let mut splitter = Self::default();
         let statements = splitter.push(text, dialect);
-        !statements.is_empty() && splitter.between_statements(dialect).is_some()
+        let (_, error) = splitter.scan(dialect);
+        if error.is_some() {
+            Ends::InToken
+        } else if statements.is_empty() || splitter.begin.is_some() {
+            Ends::InStatement
+        } else {
+            Ends::Complete
+        }
     }
 
     /// Skips a line that is not SQL.

@@ -26,6 +26,11 @@ struct Terminal {
 impl Terminal {
     /// Starts a shell whose history is in this folder. `None` where there is no `script`.
     fn start(state: &Path) -> Option<Self> {
+        Self::start_with(state, &[])
+    }
+
+    /// With these variables.
+    fn start_with(state: &Path, variables: &[(&str, &str)]) -> Option<Self> {
         let started = Command::new("script")
             // Without `exec`, some shells stay, and exit with 130 after a Ctrl-C that was not for them.
             .args([
@@ -38,6 +43,8 @@ impl Terminal {
             .env("XDG_STATE_HOME", state)
             .env("TERM", "xterm")
             .env_remove("RUST_LOG")
+            .env_remove("PAGER")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
@@ -91,6 +98,13 @@ impl Terminal {
             }
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// What was seen already has this text.
+    #[track_caller]
+    fn sees_before(&self, text: &str) {
+        let shown = self.shown.lock().unwrap();
+        assert!(shown[..self.seen].contains(text), "{shown}");
     }
 
     /// Waits for the end; returns the exit status.
@@ -178,6 +192,156 @@ fn work_of_ours_stops_when_cancelled() {
     assert_eq!(terminal.ends(), Some(0));
 }
 
+/// Cancels what runs; the prompt is back within two seconds.
+#[track_caller]
+fn cancel(terminal: &mut Terminal) {
+    thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    terminal.types("\x03");
+    terminal.sees("Cancelled.");
+    terminal.sees("> ");
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[test]
+fn the_prompt_is_back_at_once_and_the_tables_stay() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types("CREATE TABLE p AS SELECT value AS k, value % 2 AS g FROM range(0, 200000);\r");
+    terminal.sees("Elapsed");
+    terminal.sees("> ");
+    for query in [
+        // A nested loop join, a hash join with a further condition, a merge join, and joins without conditions.
+        "SELECT count(*) FROM p x JOIN p y ON x.k + y.k < 0",
+        "SELECT count(*) FROM p x JOIN p y ON x.g = y.g AND x.k + y.k < 0",
+        "SELECT count(*) FROM p x LEFT JOIN p y ON x.g = y.g AND x.k + y.k < 0",
+        "SELECT * FROM p x WHERE EXISTS (SELECT FROM p y WHERE x.g = y.g AND x.k + y.k < 0)",
+        "SELECT sum(x.k + y.k) FROM p x, p y",
+        "SELECT sum(x.k + y.k) FROM p x JOIN p y ON x.g = y.g",
+        // A function that computes for long in one call.
+        "SELECT count(*) FROM range(0, 4) WHERE levenshtein(repeat('ab', 40000 + value), repeat('ba', 40000)) = 7",
+    ] {
+        terminal.types(&format!("{query};\r"));
+        terminal.sees(" s\r");
+        cancel(&mut terminal);
+        // Impatience does no harm.
+        for _ in 0..2 {
+            terminal.types("\x03");
+            terminal.sees("> ");
+        }
+        terminal.types("SELECT count(*) + 1 AS n FROM p;\r");
+        terminal.sees("| 200001 |");
+        terminal.sees("> ");
+    }
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn what_is_left_behind_writes_nothing() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    // A call takes about as long as this waits.
+    let slow = "levenshtein(repeat('ab', 10000 + value), repeat('ba', 10000))";
+    terminal.types(&format!("SELECT {slow} AS slow FROM range(0, 3);\r"));
+    thread::sleep(Duration::from_millis(200));
+    terminal.types("\x03");
+    terminal.sees("Cancelled.");
+    terminal.sees("> ");
+    let before = terminal.seen;
+    thread::sleep(Duration::from_secs(8));
+    let shown = terminal.shown.lock().unwrap()[before..].to_string();
+    assert!(
+        !shown.contains("slow") && !shown.contains("rror"),
+        "{shown}"
+    );
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn a_statement_goes_on_after_another_prompt_and_commands_run_within_it() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types("CREATE TABLE prices AS SELECT value AS k FROM range(0, 50);\r");
+    // Its rows are told.
+    terminal.sees("50 row(s)");
+    terminal.sees("> ");
+    terminal.types("SELECT count(*) + 7 AS n\r");
+    terminal.sees("-> ");
+    terminal.types("\\dt\r");
+    terminal.sees("prices");
+    terminal.sees("-> ");
+    terminal.types(".tables\r");
+    terminal.sees("\\dt");
+    terminal.sees("-> ");
+    // A table of a line before is known.
+    terminal.types("FROM pri\t\r");
+    terminal.sees("prices");
+    terminal.sees("-> ");
+    terminal.types(";\r");
+    terminal.sees("| 57 ");
+    terminal.sees("> ");
+    // Within a string a line is no command, and the prompt says so.
+    terminal.types("SELECT 'a\r");
+    terminal.sees("'> ");
+    terminal.types("\\dt\r");
+    terminal.sees("'> ");
+    terminal.types("b' AS text;\r");
+    terminal.sees("| text ");
+    terminal.sees("> ");
+    // Ctrl-C drops what was typed, and the history has it.
+    terminal.types("SELECT 77 AS\r");
+    terminal.sees("-> ");
+    terminal.types("\x03");
+    terminal.sees("> ");
+    terminal.types("SELECT 1 AS one;\r");
+    terminal.sees("| one |");
+    terminal.sees("> ");
+    terminal.types(".tables\r");
+    terminal.sees("\\dt");
+    terminal.sees("> ");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn wide_and_long_results_can_be_read() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start_with(state.path(), &[("PAGER", "sed s/^/paged:/")])
+    else {
+        return;
+    };
+    terminal.sees_before("\\? lists commands");
+    terminal.types("SELECT value, repeat('x', 100) AS long FROM range(0, 60);\r");
+    terminal.sees("paged:");
+    terminal.sees("\\pset maxrows");
+    terminal.sees("> ");
+    terminal.types("\\pset maxrows 2\r");
+    terminal.sees("> ");
+    let before = terminal.seen;
+    terminal.types("SELECT value AS v FROM range(0, 60);\r");
+    terminal.sees("First 2");
+    let shown = terminal.shown.lock().unwrap()[before..].to_string();
+    assert!(!shown.contains("paged:"), "{shown}");
+    terminal.sees("> ");
+    terminal.types("\\x\r");
+    terminal.sees("> ");
+    terminal.types("SELECT 7 AS first, 'a' AS other;\r");
+    terminal.sees("first | 7");
+    terminal.sees("other | a");
+    terminal.sees("> ");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
 #[test]
 fn joins_of_unknown_size_are_announced_and_the_busiest_operator_is_shown() {
     let state = tempdir().unwrap();
@@ -194,10 +358,9 @@ fn joins_of_unknown_size_are_announced_and_the_busiest_operator_is_shown() {
     terminal.sees("> ");
     terminal.types("SELECT count(*) FROM 'p.csv' x JOIN 'p.csv' y ON x.k + y.k < 0;\r");
     terminal.sees("compares every pair of rows of both sides: x.k + y.k < 0 mixes the sides");
-    terminal.types("\x03");
-    terminal.sees("Ctrl-C again ends rmq.");
-    terminal.types("\x03");
-    assert_eq!(terminal.ends(), Some(130));
+    cancel(&mut terminal);
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
 }
 
 #[test]
@@ -222,8 +385,7 @@ fn long_statements_are_announced_shown_and_cancelled() {
     terminal.types("SELECT count(*) FROM p x JOIN p y ON x.k + y.k < 0;\r");
     terminal.sees("compares 40.0 billion pairs of rows: x.k + y.k < 0 mixes the sides");
     terminal.sees(" s\r");
-    terminal.types("\x03");
-    terminal.sees("Ctrl-C again ends rmq.");
-    terminal.types("\x03");
-    assert_eq!(terminal.ends(), Some(130));
+    cancel(&mut terminal);
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
 }

@@ -621,6 +621,74 @@ fn an_error_ends_a_pipe_and_says_where() {
 }
 
 #[test]
+fn a_byte_order_mark_is_skipped() {
+    let directory = tempdir().unwrap();
+    let script = file(&directory, "marked.sql", "\u{feff}SELECT 1 AS one;\n");
+    assert!(args(&["-q", "-f", &script]).ok().contains("| one |"));
+    let out = piped(&["-q", "--format", "csv"], "\u{feff}SELECT 1 AS one;\n").ok();
+    assert_eq!(out, "one\n1\n");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_an_error_of_their_statement() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("latin1.sql");
+    let script = b"SELECT 1 AS one;\nSELECT 'ab\xff'\n AS two;\nSELECT '\xef\xbf\xbd' AS three;\n";
+    fs::write(&path, script).unwrap();
+    let script = path.to_str().unwrap();
+    let error = ["line 2", "0xff after 10 characters"];
+    let out = args(&["-q", "-f", script]).fails(1, &error);
+    assert!(out.contains("one") && !out.contains("three"), "{out}");
+    let out = args(&["-q", "-k", "-f", script]).fails(1, &error);
+    assert!(out.contains("three") && !out.contains("two |"), "{out}");
+    let mut piped = rmq(&["-q"]);
+    piped.stdin(fs::File::open(script).unwrap());
+    let output = piped.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        shown.contains("line 2: ") || shown.contains("line 2"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_missing_table_has_a_suggestion() {
+    let create = "CREATE TABLE prices AS SELECT 1 AS a; CREATE TABLE trades AS SELECT 1 AS a; SELECT * FROM pricse";
+    args(&["-c", create]).fails(1, &["there is no table 'pricse'. Did you mean 'prices'?"]);
+    args(&["-c", "SELECT * FROM quotes"]).fails(1, &["table 'datafusion.public.quotes' not found"]);
+}
+
+#[test]
+fn a_function_says_which_arguments_it_wants() {
+    let wrong = args(&["-c", "SELECT range_min('t.c', 0)"]);
+    let wanted =
+        "takes 3 arguments (a column, the first position and the last), but 2 were given.\n";
+    assert!(!wrong.err.contains("Candidate"), "{wrong:?}");
+    wrong.fails(1, &[wanted]);
+}
+
+#[test]
+fn commands_of_other_shells_name_ours() {
+    piped(&["-q"], ".tables\n").fails(1, &["no command '.tables': \\dt is that of rmq"]);
+}
+
+#[test]
+fn a_table_has_a_column_a_line_on_demand() {
+    let input = "\\x on\nSELECT 1 AS a, 'b' AS other;\n\\x off\n\\pset maxrows 1\nSELECT value FROM range(0, 3);\n";
+    let out = piped(&[], input).ok();
+    assert!(out.contains("-[ row 1 ]"), "{out}");
+    assert!(out.contains("a     | 1\nother | b\n"), "{out}");
+    assert!(out.contains("First 1 displayed: \\pset maxrows N"), "{out}");
+}
+
+#[test]
+fn a_table_that_is_created_tells_its_rows() {
+    let out = args(&["-c", "CREATE TABLE t AS SELECT * FROM range(0, 12)"]).ok();
+    assert!(out.contains("12 row(s)"), "{out}");
+}
+
+#[test]
 fn a_pipe_shows_results_alone() {
     let csv = |input| piped(&["-q", "--format", "csv"], input).ok();
     assert_eq!(csv("select 1 as a;"), "a\n1\n");

@@ -1,6 +1,7 @@
 //! `RangeJoinExec` as an operator of a plan: what EXPLAIN shows of it, its properties, what rules may do with it, and
 //! its execution.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::common::inputs::inputs_of;
-use crate::common::sql_text::tree_text;
+use crate::common::sql_text::{cut, tree_text};
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::range_join::build_side::origin::BuildOrigin;
@@ -41,6 +42,9 @@ use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::keeps_order;
 use crate::logical_plan::range_join::Unmatched;
+
+/// The most characters of a part of a label in the tree form of EXPLAIN, besides the range: some six lines.
+const MAX_TREE_PART: usize = 120;
 
 /// The parts of a label, `type=Left` and so on, which are separated by commas outside brackets and strings.
 fn parts(label: &str) -> Vec<&str> {
@@ -92,7 +96,13 @@ impl DisplayAs for RangeJoinExec {
             }
             DisplayFormatType::TreeRender => {
                 for part in parts(label) {
-                    writeln!(f, "{}", tree_text(part))?;
+                    // DataFusion shows some thirty lines, and what comes before the range may be long.
+                    let shown = if part.starts_with("range=") {
+                        Cow::Borrowed(part)
+                    } else {
+                        Cow::Owned(cut(part, MAX_TREE_PART))
+                    };
+                    writeln!(f, "{}", tree_text(&shown))?;
                 }
                 if let Some(mode) = self.mode.label() {
                     writeln!(f, "{mode}")?;

@@ -34,6 +34,9 @@ const PAIR_NS: f64 = 10.0;
 /// The same where an aggregate reads the pairs, which a range join does not make.
 const AGGREGATED_PAIR_NS: f64 = 20.0;
 
+/// Pairs on which a query spends more than this are worth a note.
+const NOTED_NS: f64 = 1e9;
+
 /// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.
 const MANY_EQUAL_ROWS: f64 = 32.0;
 
@@ -50,6 +53,18 @@ enum PairCount {
     /// A hash join would spend more.
     Many,
     Unknown,
+}
+
+/// Whether `DataFusion`'s join spends so long on this many pairs that it is worth a note.
+#[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
+pub(crate) fn are_slow_to_join(pairs: u128) -> bool {
+    pairs as f64 * PAIR_NS > NOTED_NS
+}
+
+/// The same of an aggregate that reads them.
+#[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
+pub(crate) fn are_slow_to_aggregate(pairs: u128) -> bool {
+    pairs as f64 * AGGREGATED_PAIR_NS > NOTED_NS
 }
 
 /// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side

@@ -9,6 +9,7 @@
 //!         p                                                      build   p
 //! ```
 
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast};
@@ -302,7 +303,7 @@ impl Filtered {
             let all = exprs.iter_mut().chain(&mut conditions).chain(&mut inner);
             plan = match below_projection(plan, all)? {
                 Some(input) => input,
-                None => return reject("it needs the outer query further below"),
+                None => return reject(needed_below(plan)),
             };
         }
         // The range join would evaluate it once for all rows of the outer query.
@@ -329,6 +330,31 @@ impl Filtered {
             exprs,
         })
     }
+}
+
+/// Why a subquery whose conditions on the outer query are below this node is rejected.
+fn needed_below(node: &LogicalPlan) -> String {
+    let mut found = None;
+    let visited = node.apply_with_subqueries(|plan| {
+        if let LogicalPlan::Filter(filter) = plan {
+            let mut conjuncts = split_conjunction(&filter.predicate).into_iter();
+            found = conjuncts.find(|c| c.contains_outer()).map(sql_text);
+        }
+        Ok(if found.is_some() {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    });
+    let condition = found.filter(|_| visited.is_ok());
+    let condition = condition
+        .as_deref()
+        .unwrap_or("a column of the outer query");
+    format!(
+        "{condition} is below {} of the subquery: write LEFT JOIN LATERAL (SELECT … ORDER BY … LIMIT n) AS x ON true for a \
+         LIMIT, and else LEFT JOIN … ON {condition}, and GROUP BY the rows of the outer query",
+        clause(node)
+    )
 }
 
 /// Renames the columns of a plan, also in expressions over them.

@@ -41,6 +41,7 @@ use crate::logical_plan::range_join::{
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::physical::filtered_join::Join;
 use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::no_range::compares_sides;
 use crate::optimizer::physical::physical_rule::physical_rule;
 use crate::optimizer::physical::searched_side::{Oriented, choose_side};
 use crate::optimizer::rejection::{Match, reject};
@@ -84,6 +85,16 @@ fn join_to_range_join(
 pub(crate) fn why_stays(plan: &Arc<dyn ExecutionPlan>, choice: RangeJoinChoice) -> Option<String> {
     let join = Join::from_plan(plan).ok()??;
     Some(join.try_match(choice, JoinMode::Shared).err()?.to_string())
+}
+
+/// Whether a join compares its sides by `<`, `<=`, `>` or `>=`, and not by a range.
+pub(crate) fn compares_without_range(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let Ok(Some(join)) = Join::from_plan(plan) else {
+        return false;
+    };
+    let filter = join.filter.as_ref();
+    let range = RangeCondition::find(filter, &join.left.schema(), &join.right.schema());
+    matches!(range, Ok(None)) && compares_sides(filter)
 }
 
 /// About how many pairs a join compares by its filter, those of rows with equal keys, if something tells.

@@ -21,10 +21,6 @@ pub(crate) fn why_no_range(
     left: &Arc<dyn ExecutionPlan>,
     right: &Arc<dyn ExecutionPlan>,
 ) -> String {
-    let is_of_both = |conjunct: &PhysicalExprRef| {
-        let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
-        sides.all(|side| has_side(conjunct, filter, side))
-    };
     let mut alternatives = None;
     for conjunct in split_conjunction(filter.expression()) {
         let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
@@ -34,14 +30,15 @@ pub(crate) fn why_no_range(
         let is_comparison = comparison(*binary.op()).is_some();
         if is_comparison && compared_sides(conjunct, filter).is_some() {
             return format!(
-                "{} may fail, or has operands of types without a common order",
+                "{} may fail, or has operands of types without a common order: compare columns of one type, such as \
+                 that of a table made by CREATE TABLE … AS SELECT, into which the values are converted once",
                 text()
             );
         }
-        if is_comparison && is_of_both(conjunct) {
+        if is_comparison && is_of_both(conjunct, filter) {
             return mixes_sides(&text());
         }
-        if *binary.op() == Operator::Or && is_of_both(conjunct) {
+        if *binary.op() == Operator::Or && is_of_both(conjunct, filter) {
             alternatives = Some(text());
         }
     }
@@ -52,6 +49,20 @@ pub(crate) fn why_no_range(
         );
     }
     "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
+}
+
+/// Whether a condition of a filter compares its two sides by `<`, `<=`, `>` or `>=`, or is an OR over both.
+pub(crate) fn compares_sides(filter: &JoinFilter) -> bool {
+    let conjuncts = split_conjunction(filter.expression()).into_iter();
+    conjuncts
+        .filter(|conjunct| is_of_both(conjunct, filter))
+        .filter_map(|conjunct| conjunct.downcast_ref::<BinaryExpr>())
+        .any(|binary| comparison(*binary.op()).is_some() || *binary.op() == Operator::Or)
+}
+
+fn is_of_both(expr: &PhysicalExprRef, filter: &JoinFilter) -> bool {
+    let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
+    sides.all(|side| has_side(expr, filter, side))
 }
 
 /// Whether an expression has a column of this side.

@@ -21,9 +21,12 @@ use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::probe::compare_or_build::MAX_NESTED_LOOP_ROWS;
+use crate::optimizer::cost::decision::{are_slow_to_aggregate, are_slow_to_join};
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
-use crate::optimizer::physical::joins_to_range_joins::{compared_pairs, why_stays};
+use crate::optimizer::physical::joins_to_range_joins::{
+    compared_pairs, compares_without_range, why_stays,
+};
 use crate::optimizer::written::Conditions;
 
 /// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
@@ -40,7 +43,15 @@ pub struct QuadraticJoin {
 }
 
 impl QuadraticJoin {
+    /// Whether it is expected to take more than a second, if statistics tell.
+    #[must_use]
+    pub fn is_slow(&self) -> Option<bool> {
+        self.pairs.map(are_slow_to_join)
+    }
+
     /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
+    /// Nor is one with equality keys whose pairs nothing tells, unless it compares its sides otherwise than a range
+    /// does.
     fn from_plan(
         plan: &Arc<dyn ExecutionPlan>,
         conditions: &Conditions,
@@ -48,9 +59,17 @@ impl QuadraticJoin {
     ) -> Option<Self> {
         let why_not_ours = || Some(conditions.named_in(why_not_ours(plan, options)?));
         if plan.is::<HashJoinExec>() || plan.is::<SortMergeJoinExec>() {
-            let pairs = compared_pairs(plan).filter(|pairs| *pairs >= MANY_PAIRS)?;
+            let pairs = compared_pairs(plan);
+            let has_few = || plan.children().into_iter().any(has_few_rows);
+            let is_noted = match pairs {
+                Some(pairs) => are_slow_to_join(pairs),
+                None => compares_without_range(plan) && !has_few(),
+            };
+            if !is_noted {
+                return None;
+            }
             return Some(Self {
-                pairs: Some(pairs),
+                pairs,
                 has_keys: true,
                 reason: why_not_ours()?,
             });
@@ -62,19 +81,14 @@ impl QuadraticJoin {
                 let join = plan.downcast_ref::<CrossJoinExec>()?;
                 (join.left(), join.right(), true)
             };
-        let rows = [left, right].map(expected_rows);
-        if rows
-            .iter()
-            .flatten()
-            .any(|rows| *rows <= MAX_NESTED_LOOP_ROWS)
-        {
+        if [left, right].into_iter().any(has_few_rows) {
             return None;
         }
-        let [left, right] = rows;
+        let [left, right] = [left, right].map(expected_rows);
         let pairs = left.zip(right).map(|(l, r)| l as u128 * r as u128);
         let reason = if is_crossed {
             // Every pair is in the result, which may be what is wanted.
-            pairs.filter(|pairs| *pairs >= MANY_PAIRS)?;
+            pairs.filter(|pairs| are_slow_to_join(*pairs))?;
             "it has no condition".to_string()
         } else {
             why_not_ours()?
@@ -108,6 +122,10 @@ impl QuadraticJoin {
     }
 }
 
+fn has_few_rows(side: &Arc<dyn ExecutionPlan>) -> bool {
+    expected_rows(side).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS)
+}
+
 /// Why a join with a filter is no range join; `None` if it has none.
 fn why_not_ours(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<String> {
     if !options.rewrite {
@@ -118,9 +136,6 @@ fn why_not_ours(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<S
         why_stays(plan, options.range_joins)
     }
 }
-
-/// A cross join, or a join with equality keys, of this many pairs is worth a note.
-const MANY_PAIRS: u128 = 1_000_000_000;
 
 /// An aggregate reads so many pairs for each row of the larger side of its join that it is worth a note, if these are
 /// many: a join by a key of the smaller side makes one.
@@ -179,8 +194,8 @@ fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
     };
     let rows = [sides.probe, sides.build].map(expected_rows);
     let rows = rows.into_iter().flatten().max().unwrap_or(0) as u128;
-    let fewest = MANY_PAIRS.max(rows.saturating_mul(MANY_PAIRS_A_ROW));
-    Ok(pairs.filter(|pairs| *pairs >= fewest))
+    let fewest = rows.saturating_mul(MANY_PAIRS_A_ROW);
+    Ok(pairs.filter(|pairs| *pairs >= fewest && are_slow_to_aggregate(*pairs)))
 }
 
 /// Puts a note above each join that compares every pair of rows: why it is no range join; and above each aggregate that

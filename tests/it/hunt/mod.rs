@@ -143,7 +143,7 @@ const LIMITS: &[(&str, &str)] = &[
         "a constant condition in an argument of range_join",
     ),
     (
-        "needs the outer query further below",
+        " of the subquery: write LEFT JOIN LATERAL",
         "a correlated subquery in an argument of range_join",
     ),
     (
