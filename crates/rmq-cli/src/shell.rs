@@ -264,6 +264,14 @@ fn is_path(name: &str) -> bool {
     name.contains('/') || ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
+/// The text of a statement. DataFusion prints the path of COPY without quotes.
+fn as_text(mut statement: Statement) -> String {
+    if let Statement::CopyTo(copy) = &mut statement {
+        copy.target = format!("'{}'", copy.target.replace('\'', "''"));
+    }
+    statement.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,12 +292,4 @@ mod tests {
             assert_eq!(is_path(name), is_file, "{name}");
         }
     }
-}
-
-/// The text of a statement. DataFusion prints the path of COPY without quotes.
-fn as_text(mut statement: Statement) -> String {
-    if let Statement::CopyTo(copy) = &mut statement {
-        copy.target = format!("'{}'", copy.target.replace('\'', "''"));
-    }
-    statement.to_string()
 }
