@@ -1,4 +1,4 @@
-//! NaN of one kind, as pandas, polars and NumPy know it.
+//! NaN of one kind, as pandas, polars and `NumPy` know it.
 //!
 //! A NaN may have its sign bit set, as that which x86 makes of 0/0 has, and other bits. `DataFusion` orders floats, and
 //! groups by them, by all their bits: such a NaN is below all numbers, and another value than NaN.
@@ -32,7 +32,11 @@ fn canonical(data: &ArrayData) -> Result<Option<ArrayData>, ArrowError> {
     let floats = match data.data_type() {
         DataType::Float16 => {
             let nan = <Float16Type as ArrowPrimitiveType>::Native::NAN;
-            replaced::<Float16Type>(data, nan, |float| float.is_nan())
+            replaced::<Float16Type>(
+                data,
+                nan,
+                <Float16Type as ArrowPrimitiveType>::Native::is_nan,
+            )
         }
         DataType::Float32 => replaced::<Float32Type>(data, f32::NAN, f32::is_nan),
         DataType::Float64 => replaced::<Float64Type>(data, f64::NAN, f64::is_nan),

@@ -324,7 +324,7 @@ fn later(instant: i128, interval: IntervalMonthDayNano, zone: Option<Tz>) -> Opt
         local.checked_add_days(days)?
     };
     let utc = match &zone {
-        Some(zone) => first_instant(local, zone)?,
+        Some(zone) => first_instant(local, *zone)?,
         None => local,
     };
     let utc = utc.and_utc();
@@ -340,7 +340,7 @@ fn from_nanoseconds(instant: i128) -> Option<NaiveDateTime> {
 }
 
 /// The first instant, in UTC, at which the clocks of a zone show a time, or a later one where they leave it out.
-fn first_instant(local: NaiveDateTime, zone: &Tz) -> Option<NaiveDateTime> {
+fn first_instant(local: NaiveDateTime, zone: Tz) -> Option<NaiveDateTime> {
     match zone.from_local_datetime(&local) {
         LocalResult::Single(instant) | LocalResult::Ambiguous(instant, _) => {
             return Some(instant.naive_utc());

@@ -469,10 +469,11 @@ fn rows_of(batches: &[RecordBatch]) -> Vec<String> {
         (0..batch.num_rows()).map(move |row| {
             let values = batch.columns().iter().map(|column| {
                 let value = column.as_primitive::<Int64Type>();
-                value
-                    .is_valid(row)
-                    .then(|| value.value(row).to_string())
-                    .unwrap_or_else(|| "NULL".to_string())
+                if value.is_valid(row) {
+                    value.value(row).to_string()
+                } else {
+                    "NULL".to_string()
+                }
             });
             values.collect::<Vec<_>>().join(" | ")
         })

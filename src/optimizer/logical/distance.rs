@@ -50,11 +50,7 @@ impl KeyDistance {
             return Ok(None);
         }
         let Some(Difference {
-            of: (a, b),
-            is_absolute,
-            is_exact,
-            is_of_greater,
-            ..
+            of: (a, b), form, ..
         }) = absolute_difference(by)
         else {
             return Ok(None);
@@ -68,6 +64,8 @@ impl KeyDistance {
             return Ok(None);
         }
         let key_type = key.get_type(build)?;
+        let (is_exact, is_of_greater) = (form == Form::Distance, form == Form::OfGreater);
+        let is_absolute = matches!(form, Form::Abs | Form::Distance);
         let has_distance = match &key_type {
             DataType::Timestamp(..) | DataType::Date32 => true,
             // Otherwise the distance of two zeros is one of either sign.
@@ -144,12 +142,20 @@ struct Difference<'a> {
     of: (&'a Expr, &'a Expr),
     /// Whether it is seconds, as floats.
     is_seconds: bool,
-    /// Whether it is never below zero, also where both operands are zeros.
-    is_absolute: bool,
-    /// Whether it never wraps around.
-    is_exact: bool,
-    /// Whether it is of the greater operand and the lesser one.
-    is_of_greater: bool,
+    form: Form,
+}
+
+/// How a difference is made one without a sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// By the greater one of it and its opposite.
+    Greatest,
+    /// By a CASE: it is of the greater operand and the lesser one.
+    OfGreater,
+    /// By `abs`: never below zero, also where both operands are zeros.
+    Abs,
+    /// By `rmq_distance`, the same, which never wraps around.
+    Distance,
 }
 
 /// The difference whose absolute value, or what grows with it, an expression is.
@@ -161,15 +167,13 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
         }
         Expr::ScalarFunction(ScalarFunction { func, args }) => match args.as_slice() {
             [of] if func.inner().is::<AbsUdf>() => Some(Difference {
-                is_absolute: true,
+                form: Form::Abs,
                 ..Difference::from_expr(of)?
             }),
             [a, b] if func.inner().is::<DistanceUdf>() => Some(Difference {
                 of: (a, b),
                 is_seconds: false,
-                is_absolute: true,
-                is_exact: true,
-                is_of_greater: false,
+                form: Form::Distance,
             }),
             [a, b] if *func == core::greatest() => Difference::from_expr(a)?.or_opposite(b),
             _ => None,
@@ -192,7 +196,7 @@ fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
             };
             let then = Difference::from_expr(then)?.or_opposite(otherwise)?;
             let then = Difference {
-                is_of_greater: true,
+                form: Form::OfGreater,
                 ..then
             };
             (then.of == (greater.as_ref(), less.as_ref())).then_some(then)
@@ -223,9 +227,7 @@ impl<'a> Difference<'a> {
             }) => Some(Self {
                 of: (left, right),
                 is_seconds: false,
-                is_absolute: false,
-                is_exact: false,
-                is_of_greater: false,
+                form: Form::Greatest,
             }),
             _ => None,
         }

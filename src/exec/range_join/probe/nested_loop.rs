@@ -103,7 +103,7 @@ impl NestedLoop {
                 let any = |rows: &MatchBitmaps| rows.iter().any(BooleanBuffer::has_true);
                 matches.iter().map(any).collect()
             };
-            let mut ends = vec![(*comparison, evaluate_bound(bound, &self.batch, &can_match)?)];
+            let mut ends = vec![(*comparison, evaluate_bound(bound, &self.batch, can_match)?)];
             if let Some(wrapped) = wrapped_bound(bound) {
                 let limits = wrapped.limits(&self.batch, can_match)?;
                 ends.push((wrapped.comparison(), limits));
