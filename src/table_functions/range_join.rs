@@ -232,7 +232,7 @@ impl Call<'_> {
         let plan = match relation {
             // Columns of USING are in the result once.
             TableFactor::NestedJoin { .. } => self.query(&format!("SELECT * FROM {text}\n")),
-            _ => self.from_clause(&format!("{text}\n")),
+            _ => self.plan_from(&format!("{text}\n")),
         };
         if let (
             Err(_),
@@ -301,7 +301,7 @@ impl Call<'_> {
         let Arguments {
             table, searched, ..
         } = self.arguments;
-        let plan = self.from_clause(&format!("{table}\n JOIN {searched}\n ON {text}\n"))?;
+        let plan = self.plan_from(&format!("{table}\n JOIN {searched}\n ON {text}\n"))?;
         let LogicalPlan::Join(join) = plan else {
             return plan_err!("'{text}' is no condition between two tables");
         };
@@ -317,7 +317,7 @@ impl Call<'_> {
     }
 
     /// Plans what a FROM has. A list of its columns would take DataFusion a time that grows with their square.
-    fn from_clause(&self, text: &str) -> Result<LogicalPlan> {
+    fn plan_from(&self, text: &str) -> Result<LogicalPlan> {
         match self.query(&format!("SELECT true FROM {text}"))? {
             LogicalPlan::Projection(projection) => Ok(Arc::unwrap_or_clone(projection.input)),
             other => plan_err!("'{text}' is no table: {other}"),
