@@ -25,7 +25,7 @@ impl AnalyzerRule for OrderedCategories {
         plan.apply_with_subqueries(|node| {
             let schemas: Vec<&DFSchema> = node
                 .inputs()
-                .iter()
+                .into_iter()
                 .map(|input| input.schema().as_ref())
                 .collect();
             node.apply_expressions(|expr| {
@@ -54,10 +54,10 @@ fn check(expr: &Expr, schemas: &[&DFSchema]) -> Result<()> {
             left,
             op: Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq,
             right,
-        }) => ("a comparison", vec![left, right]),
+        }) => ("a comparison", vec![left.as_ref(), right.as_ref()]),
         Expr::Between(Between {
             expr, low, high, ..
-        }) => ("BETWEEN", vec![expr, low, high]),
+        }) => ("BETWEEN", vec![expr.as_ref(), low.as_ref(), high.as_ref()]),
         _ => return Ok(()),
     };
     for expr in compared {
