@@ -6,8 +6,8 @@
 //!   starts_with(t.number, p.prefix)    the same with rmq_text_bytes(p.prefix) and rmq_prefix_end(p.prefix)
 //! ```
 //!
-//! Texts are in the order of their bytes. Those that begin with a prefix are from the prefix up to the prefix and a byte
-//! 0xFF, which no text has. A pattern begins with the text before its first wildcard or escape.
+//! Texts are in the order of their bytes. Those that begin with a prefix are from the prefix up to the prefix and a
+//! byte 0xFF, which no text has. A pattern begins with the text before its first wildcard or escape.
 
 use std::sync::Arc;
 

@@ -104,8 +104,8 @@ pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
 /// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
 /// column has, puts the clauses of a window `w` into `OVER (w …)`, and reads `a IS NOT DISTINCT FROM b AND c` as SQL
-/// does, which sqlparser does not. Returns whether it changed the statement so. [`sql`] does this, a program that parses
-/// statements itself calls it.
+/// does, which sqlparser does not. Returns whether it changed the statement so. [`sql`] does this, a program that
+/// parses statements itself calls it.
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar

@@ -7,9 +7,9 @@
 //! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates` drops
 //! what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares durations with
 //! intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of the NULLs that
-//! decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, `interval_bounds` bounds of
-//! sums that may be beyond all times. A plan that does not match gets a `Rejection`, which is logged, and stays as it
-//! is. Joins that return rows become range joins by a physical rule.
+//! decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, `interval_bounds`
+//! bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`, which is logged, and
+//! stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!

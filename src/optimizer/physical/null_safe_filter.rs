@@ -1,5 +1,5 @@
-//! Equality keys in the filter of a physical join: `IS NOT DISTINCT FROM`, which DataFusion evaluates on each pair of rows
-//! where the join has other equality keys.
+//! Equality keys in the filter of a physical join: `IS NOT DISTINCT FROM`, which DataFusion evaluates on each pair of
+//! rows where the join has other equality keys.
 
 use std::sync::Arc;
 
