@@ -150,8 +150,13 @@ fn window(random: &mut Random) -> String {
     if is_rows {
         format!("({partition} ORDER BY {key} {order}, id ROWS {frame})")
     } else {
-        // DataFusion takes rows with a NULL key for those of a key whose bound is beyond its type.
-        let key = if key == "x" { "coalesce(x, 0)" } else { key };
+        let key = match key {
+            // DataFusion takes rows with a NULL key for those of a key whose bound is beyond its type.
+            "x" => "coalesce(x, 0)",
+            // It takes a bound below zero for zero, in descending orders too.
+            "u" => "arrow_cast(u + 2000, 'UInt64')",
+            other => other,
+        };
         format!("({partition} ORDER BY {key} {order} RANGE {frame})")
     }
 }
