@@ -65,9 +65,11 @@ pub fn session(
         .aggregate_functions()
         .get_or_insert_default()
         .extend(aggregates);
-    Ok(builder
-        .with_rmq_sharing(codec.indexes())
-        .with_distributed_user_codec(codec.clone()))
+    let runtime = builder.runtime_env().clone();
+    let mut builder = builder.with_rmq_sharing(codec.indexes());
+    // The worker's own, not one of each task: connections between workers are kept by it.
+    *builder.runtime_env() = runtime;
+    Ok(builder.with_distributed_user_codec(codec.clone()))
 }
 
 /// Serves a worker until the future is dropped.
