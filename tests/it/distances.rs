@@ -19,7 +19,7 @@ use rmq_testing::{Random, cases_with_queries, is_usual};
 const CASES: usize = 225;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 0] = [];
+const FAILED: [u64; 1] = [17413544051691212450];
 
 /// Queries over the same pair of tables. Few, so that one pair without close rows matters little.
 const QUERIES: usize = 3;
@@ -156,7 +156,10 @@ fn query(random: &mut Random) -> (String, String) {
     );
     // Without a further order, which of several rows at one distance is open.
     let is_open = ties.is_empty();
-    let shown = if is_open {
+    let shown = if is_open && distance.contains("p.u") {
+        // Of two rows at one distance of unsigned integers, the greater one's difference wraps around.
+        "CASE WHEN x.u > q.u THEN x.u - q.u ELSE q.u - x.u END".to_string()
+    } else if is_open {
         distance.replace("p.", "x.")
     } else {
         "x.n".to_string()
