@@ -83,7 +83,7 @@ mod sorted;
 mod table_functions;
 
 pub use common::options::{
-    ByteSize, DeviceList, EngineChoice, JoinModeChoice, RangeJoinChoice, RmqOptions,
+    ByteSize, DeviceList, EngineChoice, JoinModeChoice, PruningChoice, RangeJoinChoice, RmqOptions,
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};

@@ -50,6 +50,10 @@ pub struct RmqOptions {
     pub range_joins: RangeJoinChoice,
     /// How range joins divide their build side.
     pub join_mode: JoinModeChoice,
+    /// Whether a range join reads only what its windows can reach of files.
+    pub pruning: PruningChoice,
+    /// The most bytes of probe rows that a range join reads to learn its windows before it reads files; 0 for none.
+    pub pruning_memory: ByteSize,
     /// The schema of the default catalog whose tables are the indexes that CREATE INDEX has named.
     pub index_schema: String,
     /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it.
@@ -91,6 +95,8 @@ impl Default for RmqOptions {
             device_memory_limit: None,
             range_joins: RangeJoinChoice::Auto,
             join_mode: JoinModeChoice::Auto,
+            pruning: PruningChoice::Auto,
+            pruning_memory: ByteSize(64 << 20),
             index_schema: "rmq".to_string(),
             is_divided: false,
             follower: Follower::default(),
@@ -99,7 +105,7 @@ impl Default for RmqOptions {
 }
 
 /// The description of each option in `information_schema.df_settings`.
-const HELP: [(&str, &str); 11] = [
+const HELP: [(&str, &str); 13] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -148,6 +154,16 @@ const HELP: [(&str, &str); 11] = [
         "Whether the searched side of a range join is built once and 'shared' by all partitions, is 'collected' first, which engines \
          that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared' \
          on one machine and one of the others on several",
+    ),
+    (
+        "rmq.pruning",
+        "Whether a range join over Parquet files reads only the files, row groups and pages that its windows can reach: 'auto', where \
+         that is less than reading all once and keeping it, 'always', or 'never'",
+    ),
+    (
+        "rmq.pruning_memory",
+        "The most memory of the rows that bring the windows of a range join, which are read before files are: bytes, or with a unit \
+         K, M, G or T. Of more rows the windows are not known in advance, and all is read; 0 for always",
     ),
     (
         "rmq.index_schema",
@@ -206,6 +222,14 @@ impl ExtensionOptions for RmqOptions {
                 self.range_joins = value.parse()?;
             }
             "join_mode" => self.join_mode = value.parse()?,
+            "pruning" => self.pruning = value.parse()?,
+            "pruning_memory" => {
+                self.pruning_memory = parse(
+                    key,
+                    value.trim(),
+                    "a whole number of bytes, or one with a unit K, M, G or T such as '64M'",
+                )?;
+            }
             "index_schema" => self.index_schema = parse_schema(value)?,
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
@@ -234,6 +258,8 @@ impl ExtensionOptions for RmqOptions {
                 .map_or(String::new(), |limit| limit.to_string()),
             self.range_joins.to_string(),
             self.join_mode.to_string(),
+            self.pruning.to_string(),
+            self.pruning_memory.to_string(),
             self.index_schema.clone(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
@@ -371,6 +397,19 @@ words!(
         Collected = "collected",
         /// One build side for each partition, where both sides can be partitioned by the equality keys.
         Partitioned = "partitioned",
+    }
+);
+
+words!(
+    /// Whether range joins read only what their windows can reach of files.
+    PruningChoice, "rmq.pruning", {
+        /// Where that is less than reading all rows once and keeping them.
+        #[default]
+        Auto = "auto",
+        /// Wherever the windows are known before files are read, even if the rows could be kept.
+        Always = "always",
+        /// Nowhere.
+        Never = "never",
     }
 );
 

@@ -17,6 +17,7 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
 use crate::index::named_index::NamedIndex;
+use crate::index::pruned_reads::PrunedReads;
 use crate::index::reserved_index::{DeviceBytes, IndexMemory, IndexPart, ReservedIndex};
 use crate::index::table_version::VersionedTypes;
 use crate::index::version::Version;
@@ -32,6 +33,8 @@ pub struct IndexCatalog {
     device_total: Arc<AtomicUsize>,
     devices: Devices,
     versioned: VersionedTypes,
+    /// What queries have read of rows that are not kept.
+    pub(crate) pruned_reads: PrunedReads,
     /// Held, shared, while memory for rows that stay in files is in use. What gets none waits for all to be free.
     pub(crate) reading: RwLock<()>,
 }
@@ -81,6 +84,7 @@ impl IndexCatalog {
             device_total: Arc::default(),
             devices: Devices::new(devices),
             versioned: VersionedTypes::default(),
+            pruned_reads: PrunedReads::default(),
             reading: RwLock::default(),
         }
     }

@@ -28,6 +28,7 @@ pub(crate) mod named_index;
 pub(crate) mod narrow_keys;
 pub(crate) mod nearest_value;
 pub(crate) mod on_disk;
+pub(crate) mod pruned_reads;
 pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod reserved_index;

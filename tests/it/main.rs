@@ -31,6 +31,7 @@ mod persisted_values;
 mod plans;
 mod prevailing;
 mod properties;
+mod pruning;
 mod pushdown;
 mod query_planner;
 mod range_join;

@@ -13,7 +13,7 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
-use crate::support::{bigint, engine, run};
+use crate::support::{bigint, engine, run, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
@@ -47,6 +47,8 @@ async fn nested_loops_return_the_same_as_datafusion() {
         let rows = (MANY + random.below(1000), random.below(19));
         let batch_size = [1000, 8192][random.below(2)];
         let tables = Tables::sized(random, rows, batch_size);
+        // The second query would find sorted rows.
+        set(&tables.with, "rmq.keep_indexes", "false");
         for query in 0..QUERIES {
             // A join of all pairs takes too long.
             let (with, without) = loop {
@@ -136,6 +138,31 @@ async fn partitions_with_many_rows_sort_the_build_side() {
         let expected = run(&ctx, &expected).await.expect("an answer");
         assert_eq!(found, lines(&[expected]), "{sizes:?}");
     }
+}
+
+/// Rows that few rows are compared with again are sorted and kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_query_keeps_the_rows() {
+    let ctx = partitions(&[5]).await;
+    set(&ctx, "rmq.engine", "cpu");
+    let of = |add: i64| {
+        format!(
+            "SELECT id, (SELECT min(v) FROM p WHERE k BETWEEN id AND id * 10 + {add}) AS m FROM q"
+        )
+    };
+    let mut compared = vec![];
+    for add in [70, 80, 90] {
+        let (found, rows) = run_counted(&ctx, &of(add)).await.expect("an answer");
+        let expected = (0..5_i64).map(|id| {
+            let keys = (0..MANY as i64).map(|i| (i * 7919 % 100_003, i % 1000));
+            let within = keys.filter(|(k, _)| (id..=id * 10 + add).contains(k));
+            let least = within.map(|(_, v)| v).min().expect("a match");
+            format!("{id} | {least}")
+        });
+        assert_eq!(found, expected.collect::<Vec<_>>());
+        compared.push(rows);
+    }
+    assert_eq!(compared, [5, 0, 0]);
 }
 
 /// Dictionaries of two batches with more values together than keys must not be concatenated.

@@ -329,7 +329,7 @@ impl Tables {
     }
 
     /// The row nearest to an end of a range, as a correlated subquery or a lateral join, and by numbering all pairs.
-    fn nearest(&self, random: &mut Random) -> (String, String) {
+    pub fn nearest(&self, random: &mut Random) -> (String, String) {
         let condition = self.condition(random, true);
         let condition = condition.replace("p.k % 1000", "p.k");
         // As doubles, several of these keys may be equal.

@@ -14,6 +14,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter_pushdown::ChildFilterDescription;
+use datafusion::physical_plan::union::UnionExec;
 
 /// Describes which filters on the output may go to an input: those of `columns` only, pairs of an index into the output
 /// and one into the input. None goes if one is volatile, as it has a value for each output row, or if the input has a
@@ -42,13 +43,23 @@ pub(crate) fn filters_of_columns(
     ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, input)
 }
 
-/// Whether columns of an operator, or of its inputs, have the same name. It is no matter in a range join, whose filters
+/// Whether columns of an operator, or of its inputs, have the same name, or those of a union another one than in an
+/// input. It is no matter in a range join, whose filters
 /// all go to one input, and stay above where an earlier column has the name.
 fn is_ambiguous(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.name() == "RangeJoinExec" {
         return false;
     }
     let inputs: Vec<_> = plan.children().iter().map(|input| input.schema()).collect();
+    if plan.is::<UnionExec>() {
+        // Its columns are those of each input at the same place.
+        let (schema, names) = (plan.schema(), |schema: &SchemaRef| -> Vec<_> {
+            let fields = schema.fields().iter();
+            fields.map(|field| field.name().clone()).collect()
+        });
+        let is_other = |input: &SchemaRef| names(input) != names(&schema);
+        return has_equal_names(&[Arc::clone(&schema)]) || inputs.iter().any(is_other);
+    }
     has_equal_names(&[plan.schema()]) || inputs.len() > 1 && has_equal_names(&inputs)
 }
 

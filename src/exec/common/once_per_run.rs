@@ -201,10 +201,10 @@ pub(crate) struct OncePerRun<T> {
 struct OpenRun<T> {
     context: Weak<TaskContext>,
     executed: Vec<bool>,
-    work: Weak<SharedWork<T>>,
+    state: Weak<T>,
     /// Partitions may be executed one after another, so the latest run of a context is retained for the partitions that
     /// are still to be executed. Those of earlier runs may never be, so earlier runs are dropped with their streams.
-    retained: Option<Arc<SharedWork<T>>>,
+    retained: Option<Arc<T>>,
 }
 
 impl<T> Default for OncePerRun<T> {
@@ -222,7 +222,7 @@ impl<T> fmt::Debug for OncePerRun<T> {
     }
 }
 
-impl<T> OncePerRun<T> {
+impl<T: Default> OncePerRun<T> {
     /// State of a plan that is executed once.
     pub(crate) fn of_one_run() -> Self {
         Self {
@@ -239,47 +239,52 @@ impl<T> OncePerRun<T> {
         }
     }
 
-    /// Returns the work of the run that executes `partition`, one of `partitions`.
+    /// Whether the plan is executed once.
+    pub(crate) fn is_one_run(&self) -> bool {
+        self.is_one_run
+    }
+
+    /// Returns the state of the run that executes `partition`, one of `partitions`.
     pub(crate) fn run(
         &self,
         context: &Arc<TaskContext>,
         partition: usize,
         partitions: usize,
-    ) -> Arc<SharedWork<T>> {
+    ) -> Arc<T> {
         let mut open = lock(&self.open);
         let is_one_run = self.is_one_run;
         open.retain(|run| {
             let may_go_on = is_one_run || run.context.strong_count() > 0;
-            may_go_on && run.work.strong_count() > 0
+            may_go_on && run.state.strong_count() > 0
         });
         let context = Arc::downgrade(context);
         let is_of_context = |run: &OpenRun<T>| is_one_run || run.context.ptr_eq(&context);
         let mut of_context = open.iter_mut().filter(|run| is_of_context(run));
         let lacking = of_context.rfind(|run| run.executed.get(partition) == Some(&false));
-        if let Some((run, work)) =
-            lacking.and_then(|run| run.work.upgrade().map(|work| (run, work)))
+        if let Some((run, state)) =
+            lacking.and_then(|run| run.state.upgrade().map(|state| (run, state)))
         {
             run.executed[partition] = true;
             if run.executed.iter().all(|executed| *executed) {
-                open.retain(|run| !run.work.ptr_eq(&Arc::downgrade(&work)));
+                open.retain(|run| !run.state.ptr_eq(&Arc::downgrade(&state)));
             }
-            return work;
+            return state;
         }
         for earlier in open.iter_mut().filter(|run| is_of_context(run)) {
             earlier.retained = None;
         }
-        let work = Arc::default();
+        let state = Arc::default();
         let mut executed = vec![false; partitions.max(partition + 1)];
         executed[partition] = true;
         if executed.contains(&false) {
             open.push(OpenRun {
                 context,
                 executed,
-                work: Arc::downgrade(&work),
-                retained: Some(Arc::clone(&work)),
+                state: Arc::downgrade(&state),
+                retained: Some(Arc::clone(&state)),
             });
         }
-        work
+        state
     }
 }
 

@@ -17,6 +17,15 @@ pub(crate) fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     exact(&statistics(plan)?.num_rows)
 }
 
+/// The number of rows that the scans of a plan are estimated to return, if all have an estimate.
+pub(crate) fn expected_scanned_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    let children = plan.children();
+    if children.is_empty() {
+        return expected_rows(plan);
+    }
+    children.into_iter().map(expected_scanned_rows).sum()
+}
+
 /// The value of an exact statistic; `None` for an estimate.
 pub(crate) fn exact(rows: &Precision<usize>) -> Option<usize> {
     match rows {

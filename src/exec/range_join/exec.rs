@@ -49,6 +49,8 @@
 //!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
 //!   2 to 5 (`probe::compare_or_build`).
+//! - Where the build side is in files and the probe side ends within a budget, the probe side is read first, and of the
+//!   build side only what its windows reach (`reach`, `probe::probe_ahead`).
 //! - Build rows for which the range key fails have no place in the order. They are put aside, and each batch of the
 //!   probe side is looked up among them first: one with their equality keys is an error (`probe::key_errors`).
 //!
@@ -67,7 +69,7 @@
 //! each run is built once. A build side with aggregates whose values depend on the order of all rows of a range is
 //! spilled only if it can be divided so, and the rows with some equality keys must fit into memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::compute::SortOptions;
 use arrow::datatypes::Schema;
@@ -80,7 +82,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
-use crate::common::options::RmqOptions;
+use crate::common::options::{PruningChoice, RmqOptions};
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -91,8 +93,12 @@ use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
-use crate::exec::range_join::probe::build_state::PreparedBuild;
+use crate::exec::range_join::probe::bounds::wrapped_bound;
+use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
+use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::reach::pruned_plan::may_prune;
+use crate::exec::range_join::reach::reach::reachable_key;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
 use crate::index::catalog::IndexCatalog;
@@ -122,8 +128,10 @@ pub struct RangeJoinExec {
     pub(super) fetch: Option<usize>,
     pub(super) properties: Arc<PlanProperties>,
     pub(super) metrics: ExecutionPlanMetricsSet,
-    /// The build side that the partitions of an execution share.
-    pub(super) prepared: Arc<OncePerRun<PreparedBuild>>,
+    /// What the partitions of an execution share.
+    pub(super) run: Arc<OncePerRun<JoinRun>>,
+    /// Whether the scan of the build side prunes by conditions on the range key, once that has been asked.
+    pub(super) may_prune: OnceLock<bool>,
     /// Where the build side comes from, in plans of EXPLAIN.
     pub(super) origin: Option<BuildOrigin>,
 }
@@ -211,10 +219,51 @@ impl RangeJoinExec {
             }
             _ => BuildOrigin::Built,
         };
+        let origin = match origin {
+            BuildOrigin::Built if self.reads_less(config)? => BuildOrigin::Pruned,
+            other => other,
+        };
         Ok(Self {
             origin: Some(origin),
             ..self.in_mode(self.mode)?
         })
+    }
+
+    /// Whether the probe side is read ahead, so that a scan reads only what its windows reach of the build side. Not if
+    /// another process has sent the plan: its partitions may be executed one by one.
+    ///
+    /// # Errors
+    /// Those of the operators.
+    pub(super) fn reads_ahead(&self, config: &ConfigOptions) -> Result<bool> {
+        let options = RmqOptions::of(config);
+        let is_shared = matches!(self.mode, JoinMode::Shared | JoinMode::Collected);
+        let marks_rows = self
+            .row_join
+            .as_ref()
+            .is_some_and(|join| join.marks_build_rows());
+        let has_reach = options.pruning != PruningChoice::Never
+            && options.pruning_memory.0 > 0
+            && is_shared
+            && !marks_rows
+            && !self.run.is_one_run()
+            && !self.probe.boundedness().is_unbounded()
+            // Keys beyond the bound of a difference that wraps around may be in its range.
+            && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())
+            && reachable_key(&self.spec, &self.build.schema()).is_some();
+        if !has_reach {
+            return Ok(false);
+        }
+        if let Some(may_prune) = self.may_prune.get() {
+            return Ok(*may_prune);
+        }
+        let may_prune = may_prune(&self.build, &self.spec.key, config)?;
+        Ok(*self.may_prune.get_or_init(|| may_prune))
+    }
+
+    /// Whether a run that finds no kept rows may read less than all.
+    fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
+        let choice = RmqOptions::of(config).pruning;
+        Ok(self.reads_ahead(config)? && is_worthwhile(choice, &self.build))
     }
 
     /// The same partitioned join, whose sides have one partition each and must keep it.
@@ -244,7 +293,7 @@ impl RangeJoinExec {
     /// The same join, of a plan that is executed once.
     pub(super) fn of_one_run(self) -> Self {
         Self {
-            prepared: Arc::new(OncePerRun::of_one_run()),
+            run: Arc::new(OncePerRun::of_one_run()),
             ..self
         }
     }
@@ -262,7 +311,7 @@ impl RangeJoinExec {
         let (label, engine) = (self.label.clone(), self.engine.clone());
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
         Ok(Self {
-            prepared: Arc::new(self.prepared.renewed()),
+            run: Arc::new(self.run.renewed()),
             origin: self.origin,
             ..remade.limited(is_undivided, self.position, fetch)
         })
@@ -444,7 +493,8 @@ impl RangeJoinExec {
             fetch: None,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
-            prepared: Arc::default(),
+            run: Arc::default(),
+            may_prune: OnceLock::new(),
             origin: None,
         })
     }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
@@ -37,7 +37,9 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
+use crate::exec::range_join::probe::probe_input::ProbeInput;
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::keeps_order;
@@ -283,7 +285,8 @@ impl ExecutionPlan for RangeJoinExec {
                 fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
-                prepared: Arc::new(self.prepared.renewed()),
+                run: Arc::new(self.run.renewed()),
+                may_prune: OnceLock::new(),
                 origin: self.origin,
             })),
             ChildrenPropertiesMode::Recompute => {
@@ -304,6 +307,18 @@ impl ExecutionPlan for RangeJoinExec {
         let is_bounded = !self.probe.boundedness().is_unbounded();
         let mut columns = self.build_columns();
         columns.may_divide = self.may_divide()?;
+        let config = context.session_config().options();
+        let run = self.run.run(&context, partition, partitions);
+        let ahead = self.reads_ahead(config)?.then(|| ProbeAhead {
+            inputs: Arc::clone(&run.inputs),
+            probe: Arc::clone(&self.probe),
+            spec: Arc::clone(&self.spec),
+            context: Arc::clone(&context),
+        });
+        let probe_input = match &ahead {
+            Some(ahead) => ahead.input(partition)?,
+            None => ProbeInput::new(self.probe.execute(partition, Arc::clone(&context))?),
+        };
         let input = BuildInput {
             plan: Arc::clone(&self.build),
             columns,
@@ -312,11 +327,12 @@ impl ExecutionPlan for RangeJoinExec {
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
             row_join: self.row_join.clone(),
+            ahead,
         };
         let build = match self.mode {
             JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {
                 input,
-                run: self.prepared.run(&context, partition, partitions),
+                run,
                 probe_partitions: partitions,
             },
             JoinMode::Partitioned => {
@@ -349,8 +365,7 @@ impl ExecutionPlan for RangeJoinExec {
             batch_size: context.session_config().batch_size(),
             fetch: self.fetch,
         };
-        let input = self.probe.execute(partition, context)?;
-        Ok(join_stream(probe_partition, input, build))
+        Ok(join_stream(probe_partition, probe_input, build))
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {

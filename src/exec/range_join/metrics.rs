@@ -10,6 +10,16 @@ use datafusion::physical_plan::metrics::{
 use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
 use rmq_engine::RangeJoinTimes;
 
+/// The metric of rows that came from a scan that prunes.
+pub(crate) const ROWS_SCANNED: &str = "rows_scanned";
+
+/// Rows that came from a scan that prunes, and those of them that no window reaches.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReachCounts {
+    pub(crate) scanned: Count,
+    pub(crate) dropped: Count,
+}
+
 /// Metrics of the build side, which all partitions share.
 #[derive(Debug, Clone)]
 pub(crate) struct BuildMetrics {
@@ -90,6 +100,15 @@ impl BuildMetrics {
     /// Records that a build side of another process is read from its files. The metric is shown only then.
     pub(crate) fn record_loaded(&self) {
         summary(&self.set).counter("index_loaded", 0).add(1);
+    }
+
+    /// Counts the rows of a build side of which only what windows reach is read. The metrics are shown only then.
+    pub(crate) fn reach_counts(&self) -> ReachCounts {
+        let count = |name| rows(summary(&self.set)).counter(name, 0);
+        ReachCounts {
+            scanned: count(ROWS_SCANNED),
+            dropped: count("rows_dropped"),
+        }
     }
 
     /// Records that the build side consists of this many segments. The metric is shown only then.

@@ -2,7 +2,8 @@
 //!
 //! `exec` is the operator, `exec_plan` what plans and rules know of it. `build_side` collects, sorts and indexes the
 //! build side, `spill` stores the rows of a build side that memory can't hold, and `probe` joins the probe side with
-//! either. `optimizer::physical` has the rules about it.
+//! either. `reach` reads no more of files than the windows of the probe side need. `optimizer::physical` has the rules
+//! about it.
 
 pub(crate) mod build_columns;
 pub(crate) mod build_side;
@@ -18,6 +19,7 @@ pub(crate) mod mode;
 pub(crate) mod pair_distance;
 pub(crate) mod parts;
 pub(crate) mod probe;
+pub(crate) mod reach;
 pub(crate) mod row_join;
 pub(crate) mod row_properties;
 pub(crate) mod row_threshold;

@@ -26,7 +26,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
-use crate::exec::common::once_per_run::{OncePerRun, PerContext};
+use crate::exec::common::once_per_run::{OncePerRun, PerContext, SharedWork};
 use crate::exec::common::output_batches::OutputBatches;
 use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::unique_groups::pattern::SingletonGroups;
@@ -47,7 +47,7 @@ pub struct UniqueGroupsExec {
     metrics: ExecutionPlanMetricsSet,
     /// The table that the grouping columns come from, if it is in memory.
     source: Option<SourceKeys>,
-    finding: Arc<OncePerRun<Finding>>,
+    finding: Arc<OncePerRun<SharedWork<Finding>>>,
     first_assignment: Arc<PerContext<FirstAssignment>>,
 }
 

@@ -145,6 +145,12 @@ impl Session {
         if random.below(2) == 0 && !options.iter().any(|o| o.0 == "rmq.range_joins") {
             options.push(("rmq.range_joins", "always"));
         }
+        // Drawn beside the others, so that cases of earlier seeds stay the same.
+        let beside = &mut random.clone();
+        beside.next();
+        if beside.below(2) == 0 {
+            options.push(("rmq.pruning", "always"));
+        }
         let devices = (random.below(5) == 0).then(|| random.below(2) == 0);
         let memory = (random.below(12) == 0).then(|| [20_000, 100_000, 1_000_000][random.below(3)]);
         Self {

@@ -112,6 +112,20 @@ impl BuildSideBuilder {
         self.kept.is_some()
     }
 
+    /// Whether the rows should be sorted for later queries, though this one may need it not: earlier ones have read as
+    /// many rows without keeping them. Counts these rows as read otherwise.
+    pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
+        let keeper = self.keeper.as_ref().filter(|keeper| keeper.may_keep_all());
+        let Some(keeper) = keeper else {
+            return false;
+        };
+        let is_worth_keeping = keeper.read_before() >= rows;
+        if !is_worth_keeping {
+            keeper.add_read(rows);
+        }
+        is_worth_keeping
+    }
+
     /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.
     pub(crate) async fn collect(
         &self,

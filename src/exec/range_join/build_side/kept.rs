@@ -415,8 +415,25 @@ impl BuildSideKeeper {
             rows,
         };
         let version = self.version.clone();
+        self.catalog.pruned_reads.forget(self.key.as_ref());
         self.catalog.keep_rows(Arc::new(kept), version, self.limit);
         Ok(())
+    }
+
+    /// Rows that queries have read of these rows without keeping them.
+    pub(crate) fn read_before(&self) -> usize {
+        self.catalog.pruned_reads.rows(self.key.as_ref())
+    }
+
+    /// Whether all rows may be kept once they are read.
+    pub(crate) fn may_keep_all(&self) -> bool {
+        self.keeps
+    }
+
+    /// Adds rows that a query has read of these rows without keeping them.
+    pub(crate) fn add_read(&self, rows: usize) {
+        let key = Arc::clone(&self.key);
+        self.catalog.pruned_reads.add(key, rows);
     }
 
     /// Evicts what the values that were added leave no memory for.

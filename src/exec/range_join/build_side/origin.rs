@@ -1,4 +1,5 @@
-//! Where the build side of a range join comes from, as EXPLAIN shows it: `index=kept` or `index=built`.
+//! Where the build side of a range join comes from, as EXPLAIN shows it: `index=kept`, `index=pruned` or
+//! `index=built`.
 //!
 //! Before the join runs, the catalog tells whether the rows are kept of what the plan scans; files are taken to be as
 //! they were when the query was planned. Afterwards the metrics tell what it has done.
@@ -21,6 +22,7 @@ use crate::exec::range_join::build_side::kept_side::{
     KeptSegment, KeptSide, RowsKey, Segment, Value,
 };
 use crate::exec::range_join::engine_choice::KeptOn;
+use crate::exec::range_join::metrics::ROWS_SCANNED;
 use crate::index::catalog::IndexCatalog;
 
 /// Where a build side comes from.
@@ -30,6 +32,8 @@ pub(crate) enum BuildOrigin {
     Kept,
     /// Another process has written them to files.
     Loaded,
+    /// The query sorts and indexes what windows reach of them, if that is worth it.
+    Pruned,
     /// The query sorts and indexes them.
     Built,
 }
@@ -62,6 +66,8 @@ impl BuildOrigin {
             Self::Kept
         } else if has("index_loaded") {
             Self::Loaded
+        } else if metrics.sum_by_name(ROWS_SCANNED).is_some() {
+            Self::Pruned
         } else {
             Self::Built
         })
@@ -73,6 +79,7 @@ impl fmt::Display for BuildOrigin {
         f.write_str(match self {
             Self::Kept => "kept",
             Self::Loaded => "loaded",
+            Self::Pruned => "pruned",
             Self::Built => "built",
         })
     }

@@ -105,7 +105,8 @@ impl BuildState {
         let defers = probe.is_bounded
             && !builder.adds_values()
             && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?
-            && builder.select_devices(rows.num_rows()).await?.is_none();
+            && builder.select_devices(rows.num_rows()).await?.is_none()
+            && !builder.is_worth_keeping(rows.num_rows());
         if defers {
             let deferred = DeferredBuild::new(builder, rows, probe.partitions);
             return Ok(Self::Deferred(Arc::new(deferred), SharedWork::default()));

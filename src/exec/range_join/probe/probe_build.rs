@@ -21,6 +21,8 @@ use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
+use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
+use crate::exec::range_join::probe::probe_input::ProbeInputs;
 use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
 use crate::exec::range_join::row_join::RowJoin;
 
@@ -36,6 +38,15 @@ pub(crate) struct BuildInput {
     pub(crate) is_probe_bounded: bool,
     /// What is made of single pairs, if anything.
     pub(crate) row_join: Option<Arc<RowJoin>>,
+    /// The probe side, if it is read ahead to learn what its windows reach.
+    pub(crate) ahead: Option<ProbeAhead>,
+}
+
+/// What the partitions of one run of a join share.
+#[derive(Debug, Default)]
+pub(crate) struct JoinRun {
+    build: SharedWork<PreparedBuild>,
+    pub(crate) inputs: Arc<ProbeInputs>,
 }
 
 /// The build side of one partition of the probe side, before it is read.
@@ -44,7 +55,7 @@ pub(crate) enum ProbeBuild {
     /// That of all partitions.
     Shared {
         input: BuildInput,
-        run: Arc<SharedWork<PreparedBuild>>,
+        run: Arc<JoinRun>,
         probe_partitions: usize,
     },
     /// One partition of the input, of `partitions` that are built at the same time.
@@ -103,9 +114,29 @@ impl BuildInput {
                 None => None,
             };
         }
+        let pruned = match (&self.ahead, &kept) {
+            (Some(ahead), None) => {
+                ahead
+                    .pruned(&self.plan, keeper.as_deref(), &self.metrics)
+                    .await?
+            }
+            _ => None,
+        };
+        let Some(pruned) = pruned else {
+            let partitions = 0..self.plan.output_partitioning().partition_count();
+            return self
+                .prepare(partitions, probe_partitions, 1, keeper, kept)
+                .await;
+        };
+        self.plan = pruned.plan;
         let partitions = 0..self.plan.output_partitioning().partition_count();
-        self.prepare(partitions, probe_partitions, 1, keeper, kept)
-            .await
+        let prepared = self
+            .prepare(partitions, probe_partitions, 1, None, None)
+            .await?;
+        if let Some(keeper) = &keeper {
+            keeper.add_read(pruned.counts.scanned.value());
+        }
+        Ok(prepared)
     }
 
     /// Finds what is kept of the build side where it is to be joined.
@@ -312,7 +343,10 @@ impl ProbeBuild {
                 input,
                 run,
                 probe_partitions,
-            } => run.get(|| input.find_or_prepare(probe_partitions)).await,
+            } => {
+                let prepare = || input.find_or_prepare(probe_partitions);
+                run.build.get(prepare).await
+            }
             Self::Partition {
                 input,
                 partition,

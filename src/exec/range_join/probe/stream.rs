@@ -8,7 +8,6 @@ use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::build_side::side::BuildSide;
@@ -18,23 +17,21 @@ use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
+use crate::exec::range_join::probe::probe_input::{BatchStream, ProbeInput, next_with_rows};
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
 
-/// Batches of one partition.
-type BatchStream = BoxStream<'static, Result<RecordBatch>>;
-
 /// Joins a partition of the probe side. `build` is read once the first probe row has arrived.
 pub(crate) fn join_stream(
     partition: ProbePartition,
-    input: SendableRecordBatchStream,
+    input: Arc<ProbeInput>,
     build: ProbeBuild,
 ) -> SendableRecordBatchStream {
     let (schema, fetch) = (Arc::clone(&partition.schema), partition.fetch);
-    let batches = start(Arc::new(partition), input.fuse().boxed(), build);
+    let batches = start(Arc::new(partition), input, build);
     let batches = stream::once(batches).try_flatten();
     let batches = match fetch {
         Some(rows) => first_rows(batches.boxed(), rows),
@@ -64,20 +61,18 @@ fn first_rows(batches: BatchStream, rows: usize) -> BatchStream {
 /// Waits for the first row and for the build side, and chooses the kind of join.
 async fn start(
     partition: Arc<ProbePartition>,
-    mut input: BatchStream,
+    input: Arc<ProbeInput>,
     build: ProbeBuild,
 ) -> Result<BatchStream> {
     let row_join = partition.row_join.as_ref();
-    let mut read = match next_with_rows(&mut input).await? {
-        Some(first) => vec![first],
-        // The last partition may have to return build rows.
-        None if row_join.is_some_and(|join| join.marks_build_rows()) => vec![],
-        None => {
-            build.discard()?;
-            return Ok(stream::empty().boxed());
-        }
-    };
+    // The last partition may have to return build rows.
+    let marks_rows = row_join.is_some_and(|join| join.marks_build_rows());
+    if !input.has_rows().await? && !marks_rows {
+        build.discard()?;
+        return Ok(stream::empty().boxed());
+    }
     let prepared = build.prepare().await?;
+    let (mut read, mut input) = input.take().await?;
     if let Some(errors) = &prepared.key_errors {
         for batch in &read {
             errors.check(&partition, batch).await?;
@@ -199,16 +194,6 @@ async fn ends_within_nested_loop(
         }
     }
     Ok(false)
-}
-
-/// The next batch that has rows.
-async fn next_with_rows(input: &mut BatchStream) -> Result<Option<RecordBatch>> {
-    while let Some(batch) = input.try_next().await? {
-        if batch.num_rows() > 0 {
-            return Ok(Some(batch));
-        }
-    }
-    Ok(None)
 }
 
 /// Joined batches, counted in the metrics as they are returned.

@@ -1,0 +1,76 @@
+//! Whether the scan of a build side can prune by its keys, and the build side that does.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+
+use crate::exec::range_join::metrics::ReachCounts;
+use crate::exec::range_join::reach::reach::Reach;
+use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
+
+/// Whether conditions on the range key come to a scan that prunes by them, as those of Parquet files do. Nothing in
+/// memory does.
+///
+/// # Errors
+/// Those of the operators.
+pub(crate) fn may_prune(
+    build: &Arc<dyn ExecutionPlan>,
+    key: &PhysicalExprRef,
+    config: &ConfigOptions,
+) -> Result<bool> {
+    let probe = DynamicFilterPhysicalExpr::new(vec![Arc::clone(key)], lit(true));
+    let probe: PhysicalExprRef = Arc::new(probe);
+    let id = probe.expression_id();
+    let asked = pushed(build, None, vec![probe], ReachCounts::default(), config)?;
+    let mut is_taken = false;
+    asked.apply(|plan| {
+        if plan.is::<ReachedRowsExec>() {
+            return Ok(TreeNodeRecursion::Continue);
+        }
+        plan.apply_expressions(&mut |root| {
+            root.apply(|expr| {
+                is_taken |= expr.expression_id() == id;
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(is_taken)
+}
+
+/// The rows of a build side that are reached, in the partitions and order of all. The scan prunes by the same
+/// conditions.
+///
+/// # Errors
+/// Those of the operators.
+pub(crate) fn pruned(
+    build: &Arc<dyn ExecutionPlan>,
+    reach: Arc<Reach>,
+    counts: ReachCounts,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if reach.is_empty() {
+        return Ok(Arc::new(EmptyExec::new(build.schema())));
+    }
+    let conditions = reach.conditions();
+    pushed(build, Some(reach), conditions, counts, config)
+}
+
+/// Pushes conditions down in DataFusion's own way.
+fn pushed(
+    build: &Arc<dyn ExecutionPlan>,
+    reach: Option<Arc<Reach>>,
+    conditions: Vec<PhysicalExprRef>,
+    counts: ReachCounts,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let reached = ReachedRowsExec::new(Arc::clone(build), reach, conditions, counts);
+    FilterPushdown::new_post_optimization().optimize(Arc::new(reached), config)
+}

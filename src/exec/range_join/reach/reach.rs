@@ -1,0 +1,276 @@
+//! What the windows of a probe side can reach of the build side.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow::compute::kernels::boolean::and;
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::cast::as_boolean_array;
+use datafusion::common::{Result, ScalarValue};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal, in_list};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+
+use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
+use crate::exec::range_join::spill::key_extent::KeyOrder;
+use crate::logical_plan::range_join::RangeJoinSpec;
+
+/// An equality key with more values is not compared with them.
+const MAX_VALUES: usize = 1000;
+
+/// The rows of a build side that the windows of a probe side can reach: those whose range key is in an interval, and
+/// whose equality keys have values of the probe side.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    key: PhysicalExprRef,
+    intervals: Intervals,
+    /// Equality keys that have few values, each compared with all of them.
+    among: Vec<PhysicalExprRef>,
+}
+
+/// The reach of windows that are added batch by batch.
+#[derive(Debug)]
+pub(crate) struct ReachBuilder {
+    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    intervals: Intervals,
+    /// The values of each equality key, while there are few.
+    values: Vec<Option<KeyValues>>,
+}
+
+/// The values of an equality key.
+#[derive(Debug)]
+struct KeyValues {
+    order: KeyOrder,
+    known: HashSet<Box<[u8]>>,
+    values: Vec<ScalarValue>,
+}
+
+/// The type of the range key of a join whose windows have a reach; `None` if they have none.
+pub(crate) fn reachable_key(
+    spec: &RangeJoinSpec<PhysicalExprRef>,
+    build: &Schema,
+) -> Option<DataType> {
+    let closes = |is_lower: bool| {
+        let mut comparisons = spec.bounds.iter().map(|(comparison, _)| comparison);
+        comparisons.any(|comparison| comparison.is_lower() == is_lower)
+    };
+    let data_type = spec.key.data_type(build).ok()?;
+    let has_reach = !spec.prevailing
+        && is_compared_by_scans(&spec.key, build)
+        && !spec.bounds.is_empty()
+        // Each is evaluated here and in the join.
+        && !spec.probe_expressions().any(is_volatile)
+        && is_ordered_in_files(&data_type)
+        // Statistics of files leave NaN out, which is above all other values, or below them with its sign bit set.
+        && (!data_type.is_floating() || closes(true) && closes(false));
+    has_reach.then_some(data_type)
+}
+
+/// Whether scans can compare a key with values, and no comparison fails: a column, or one of integers as wider ones.
+fn is_compared_by_scans(key: &PhysicalExprRef, build: &Schema) -> bool {
+    let Some(cast) = key.downcast_ref::<CastExpr>() else {
+        return key.is::<Column>();
+    };
+    let from = cast.expr().data_type(build);
+    let is_integer = |t: &DataType| t.is_integer();
+    cast.expr().is::<Column>()
+        && is_integer(cast.cast_type())
+        && from.is_ok_and(|from| is_integer(&from) && cast.is_bigger_cast(&from))
+}
+
+/// Whether files order the values of a type as range joins do.
+fn is_ordered_in_files(data_type: &DataType) -> bool {
+    data_type.is_numeric() && *data_type != DataType::Float16
+        || data_type.is_string()
+        || matches!(
+            data_type,
+            DataType::Date32
+                | DataType::Date64
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Timestamp(..)
+        )
+}
+
+impl ReachBuilder {
+    /// Of a join whose build side has this schema; `None` if its windows have no reach.
+    ///
+    /// # Errors
+    /// If the range key has no order.
+    pub(crate) fn try_new(
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: &Schema,
+    ) -> Result<Option<Self>> {
+        let Some(key_type) = reachable_key(spec, build) else {
+            return Ok(None);
+        };
+        let values = spec.on.iter().map(|(_, key)| {
+            let data_type = key.data_type(build)?;
+            let is_compared =
+                key.is::<Column>() && is_ordered_in_files(&data_type) && !data_type.is_floating();
+            is_compared
+                .then(|| KeyValues::of_type(&data_type))
+                .transpose()
+        });
+        Ok(Some(Self {
+            spec: Arc::clone(spec),
+            intervals: Intervals::of_type(&key_type)?,
+            values: values.collect::<Result<_>>()?,
+        }))
+    }
+
+    /// Adds the windows of a batch of the probe side.
+    ///
+    /// # Errors
+    /// Those of the bounds and equality keys: the join may meet none of them.
+    pub(crate) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
+        let rows = batch.num_rows();
+        let bounds = self.spec.bounds.iter().map(|(comparison, bound)| {
+            let values = bound.evaluate(batch)?.into_array(rows)?;
+            Ok((*comparison, values))
+        });
+        let bounds: Vec<_> = bounds.collect::<Result<_>>()?;
+        let has_window = self.intervals.add(&bounds)?;
+        for ((probe, _), known) in self.spec.on.iter().zip(&mut self.values) {
+            let Some(values) = known else {
+                continue;
+            };
+            let keys = probe.evaluate(batch)?.into_array(rows)?;
+            if !values.add(&keys, &has_window)? {
+                *known = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The reach of all windows over a build side of this schema.
+    ///
+    /// # Errors
+    /// If an equality key can't be compared with its values.
+    pub(crate) fn finish(self, build: &Schema) -> Result<Reach> {
+        let among = self.spec.on.iter().zip(self.values);
+        let among = among.filter_map(|((_, key), values)| Some((key, values?.values)));
+        let among = among.map(|(key, values)| {
+            let values = values.into_iter().map(literal).collect();
+            in_list(Arc::clone(key), values, &false, build)
+        });
+        Ok(Reach {
+            key: Arc::clone(&self.spec.key),
+            intervals: self.intervals.finish(),
+            among: among.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl KeyValues {
+    fn of_type(data_type: &DataType) -> Result<Self> {
+        Ok(Self {
+            order: KeyOrder::try_new(data_type)?,
+            known: HashSet::new(),
+            values: vec![],
+        })
+    }
+
+    /// Adds the values of the rows that have a window. Returns whether all are few.
+    fn add(&mut self, keys: &ArrayRef, has_window: &[bool]) -> Result<bool> {
+        let rows = self.order.encode(keys)?;
+        let nulls = keys.logical_nulls();
+        for (row, _) in has_window.iter().enumerate().filter(|(_, has)| **has) {
+            let key = rows.row(row).data();
+            let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
+            if is_null || self.known.contains(key) {
+                continue;
+            }
+            if self.known.len() == MAX_VALUES {
+                return Ok(false);
+            }
+            self.known.insert(key.into());
+            self.values.push(ScalarValue::try_from_array(keys, row)?);
+        }
+        Ok(true)
+    }
+}
+
+impl Reach {
+    /// Whether no row can be reached.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.intervals.all().is_empty()
+    }
+
+    /// The part of the rows that is reached, if keys from `min` to `max` were evenly distributed.
+    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue) -> Option<f64> {
+        self.intervals.share(min, max)
+    }
+
+    /// Whether each row of a batch of the build side is reached: true, or else false or NULL.
+    ///
+    /// # Errors
+    /// Those of the comparisons.
+    pub(crate) fn contains(&self, batch: &RecordBatch) -> Result<BooleanArray> {
+        let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
+        let mut reached = self.intervals.contain(&keys)?;
+        for among in &self.among {
+            let is_among = among.evaluate(batch)?.into_array(batch.num_rows())?;
+            reached = and(&reached, as_boolean_array(&is_among)?)?;
+        }
+        Ok(reached)
+    }
+
+    /// The conditions by which a scan can prune: rows that are reached meet all of them.
+    pub(crate) fn conditions(&self) -> Vec<PhysicalExprRef> {
+        let intervals = self.intervals.all().iter();
+        let intervals = intervals.map(|interval| self.condition(interval));
+        let ranges = intervals.collect::<Option<Vec<_>>>().and_then(any);
+        ranges
+            .into_iter()
+            .chain(self.among.iter().cloned())
+            .collect()
+    }
+
+    /// The condition of one interval; `None` if all keys meet it.
+    fn condition(&self, interval: &Interval) -> Option<PhysicalExprRef> {
+        let compare = |op, end: &End, zero: fn(ScalarValue) -> ScalarValue| {
+            let (key, value) = (Arc::clone(&self.key), literal(zero(end.value.clone())));
+            Arc::new(BinaryExpr::new(key, op, value)) as PhysicalExprRef
+        };
+        let low = interval.low.as_ref();
+        let low = low.map(|low| compare(Operator::GtEq, low, negative_zero));
+        let high = interval.high.as_ref();
+        let high = high.map(|high| compare(Operator::LtEq, high, |value| value));
+        match (low, high) {
+            (Some(low), Some(high)) => Some(Arc::new(BinaryExpr::new(low, Operator::And, high))),
+            (low, high) => low.or(high),
+        }
+    }
+}
+
+/// -0.0 for 0.0: some files have it in their statistics, below 0.0.
+fn negative_zero(value: ScalarValue) -> ScalarValue {
+    match value {
+        ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(-0.0)),
+        ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(-0.0)),
+        other => other,
+    }
+}
+
+fn literal(value: ScalarValue) -> PhysicalExprRef {
+    Arc::new(Literal::new(value))
+}
+
+/// One of these conditions, as a tree of little depth; `None` if there are none.
+fn any(mut conditions: Vec<PhysicalExprRef>) -> Option<PhysicalExprRef> {
+    while conditions.len() > 1 {
+        let mut pairs = conditions.into_iter();
+        let mut halved = vec![];
+        while let Some(one) = pairs.next() {
+            halved.push(match pairs.next() {
+                Some(other) => Arc::new(BinaryExpr::new(one, Operator::Or, other)),
+                None => one,
+            });
+        }
+        conditions = halved;
+    }
+    conditions.pop()
+}

@@ -1,0 +1,545 @@
+//! Range joins that read only what their windows reach of files, compared with DataFusion's own plans over the same
+//! files.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::errors::ParquetError;
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use tempfile::TempDir;
+
+use crate::range_join::{Tables, answer, is_refusal, lines, metric};
+use crate::support::{error, run, set, with_extension};
+use rmq_testing::{Random, cases_with_queries, is_usual};
+
+/// The number of queries of the random test, unless `RMQ_CASES` overrides it.
+const CASES: usize = 800;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
+
+/// Queries over the same pair of tables.
+const QUERIES: usize = 8;
+
+/// How rows are written.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    in_group: usize,
+    in_page: usize,
+    statistics: EnabledStatistics,
+    has_bloom_filters: bool,
+}
+
+impl Layout {
+    fn draw(random: &mut Random) -> Self {
+        Self {
+            in_group: [1, 7, 40, 1000][random.below(4)],
+            in_page: [1, 5, 1000][random.below(3)],
+            statistics: [
+                EnabledStatistics::None,
+                EnabledStatistics::Chunk,
+                EnabledStatistics::Page,
+                EnabledStatistics::Page,
+            ][random.below(4)],
+            has_bloom_filters: random.below(2) == 0,
+        }
+    }
+
+    fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(self.in_group))
+            .set_data_page_row_count_limit(self.in_page)
+            .set_write_batch_size(self.in_page.min(1024))
+            .set_statistics_enabled(self.statistics)
+            .set_bloom_filter_enabled(self.has_bloom_filters)
+            .build();
+        let file = File::create(path)?;
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties))?;
+        writer.write(batch)?;
+        writer.close()?;
+        Ok(())
+    }
+}
+
+/// Groups of small row groups and pages.
+const SMALL: Layout = Layout {
+    in_group: 500,
+    in_page: 100,
+    statistics: EnabledStatistics::Page,
+    has_bloom_filters: false,
+};
+
+async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
+    ctx.deregister_table(name).expect("the name is valid");
+    let folder = folder.to_string_lossy().into_owned();
+    let registered = ctx.register_parquet(name, folder, ParquetReadOptions::default());
+    registered.await.expect("a folder of Parquet files");
+}
+
+/// Puts the table `p` of both sessions into files, in the order of the range key or not. Returns whether Parquet has
+/// all of its types.
+async fn into_files(tables: &Tables, folder: &Path, random: &mut Random) -> bool {
+    let order = ["p.k", "p.id"][random.below(2)];
+    let sql = format!("SELECT * FROM p ORDER BY {order}, p.id");
+    let batch = run(&tables.without, &sql).await.expect("the rows of p");
+    let files = 1 + random.below(3);
+    let size = batch.num_rows().div_ceil(files).max(1);
+    for file in 0..files {
+        let first = (file * size).min(batch.num_rows());
+        let rows = batch.slice(first, size.min(batch.num_rows() - first));
+        let layout = Layout::draw(random);
+        if layout
+            .write(&folder.join(format!("{file}.parquet")), &rows)
+            .is_err()
+        {
+            return false;
+        }
+    }
+    let pushdown = ["true", "false"][random.below(2)];
+    for ctx in [&tables.with, &tables.without] {
+        set(
+            ctx,
+            "datafusion.execution.parquet.pushdown_filters",
+            pushdown,
+        );
+        register(ctx, "p", folder).await;
+    }
+    true
+}
+
+/// The sorted rows, and how many rows came from a scan that prunes, if one did.
+async fn pruned_answer(
+    ctx: &SessionContext,
+    sql: &str,
+) -> datafusion::common::Result<(Vec<String>, bool)> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
+    Ok((lines(&batches), is_pruned(&plan)))
+}
+
+/// Whether a range join of a plan that has run was pruned.
+fn is_pruned(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let metrics = plan.metrics().filter(|_| plan.name() == "RangeJoinExec");
+    let is_scanned = |name: &str| name == "rows_scanned";
+    metrics.is_some_and(|all| all.iter().any(|metric| is_scanned(metric.value().name())))
+        || plan.children().into_iter().any(is_pruned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pruned_joins_return_what_datafusion_returns() {
+    let seeds = cases_with_queries("pruned joins", &FAILED, CASES, QUERIES);
+    let (mut asked, mut pruned) = (0, 0);
+    for seed in seeds {
+        let random = &mut Random::of_case(seed);
+        let rows = (
+            [0, 1, 30, 200][random.below(4)],
+            [0, 1, 3, 20][random.below(4)],
+        );
+        let batch_size = [3, 16, 8192][random.below(3)];
+        let tables = Tables::sized(random, rows, batch_size);
+        let folder = tempfile::tempdir().expect("a folder");
+        if !into_files(&tables, folder.path(), random).await {
+            continue;
+        }
+        set(&tables.with, "rmq.pruning", "always");
+        set(
+            &tables.with,
+            "rmq.keep_indexes",
+            ["true", "false"][random.below(2)],
+        );
+        set(&tables.with, "rmq.range_joins", "always");
+        // Sometimes less than one batch.
+        let memory = ["64M", "64M", "64M", "100"][random.below(4)];
+        set(&tables.with, "rmq.pruning_memory", memory);
+        for _ in 0..QUERIES {
+            let (with, without) = match random.below(3) {
+                0 => tables.correlated(random),
+                1 => tables.nearest(random),
+                _ => {
+                    let sql = tables.grouped_join(random);
+                    (sql.clone(), sql)
+                }
+            };
+            let Ok((expected, _)) = answer(&tables.without, &without).await else {
+                continue;
+            };
+            asked += 1;
+            match pruned_answer(&tables.with, &with).await {
+                Ok((found, was_pruned)) => {
+                    assert_eq!(found, expected, "tables of seed {seed}: {with}");
+                    pruned += usize::from(was_pruned);
+                }
+                Err(error) if with != without && is_refusal(&error) => {}
+                Err(error) => panic!("tables of seed {seed}: {with}: {error}"),
+            }
+        }
+    }
+    println!("{pruned} of {asked} were pruned");
+    assert!(pruned * 8 > asked || !is_usual(), "{pruned} of {asked}");
+}
+
+/// A folder with a table `p` of 100,000 rows by time and one with few windows `q`, and a session with both.
+struct Files {
+    folder: TempDir,
+    ctx: SessionContext,
+    /// Reads all rows, and keeps none.
+    plain: SessionContext,
+}
+
+const ROWS: i64 = 100_000;
+
+/// Rows of `p`: `k` is the time, `s` one of seven symbols, `v` a value.
+fn rows_of_p(first: i64, count: i64) -> RecordBatch {
+    let column = |value: fn(i64) -> i64| -> ArrayRef {
+        Arc::new((first..first + count).map(value).collect::<Int64Array>())
+    };
+    let names = (first..first + count).map(|i| Some(format!("s{}", i % 7)));
+    let names: ArrayRef = Arc::new(names.collect::<StringArray>());
+    RecordBatch::try_from_iter_with_nullable([
+        ("k", column(|i| i * 10), true),
+        ("s", column(|i| i % 7), true),
+        ("v", column(|i| i * 7919 % 10_007), true),
+        ("t", names, true),
+    ])
+    .expect("columns of one length")
+}
+
+impl Files {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let p = folder.path().join("p");
+        std::fs::create_dir(&p).expect("a new folder");
+        for (name, first, count) in [("a", 0, ROWS / 2), ("b", ROWS / 2, ROWS / 2)] {
+            let rows = rows_of_p(first, count);
+            let path = p.join(format!("{name}.parquet"));
+            SMALL.write(&path, &rows).expect("a file");
+        }
+        let session = || async {
+            let config = SessionConfig::new().with_target_partitions(2);
+            let ctx = with_extension(SessionContext::new_with_config(config));
+            register(&ctx, "p", &p).await;
+            let q = "CREATE TABLE q AS SELECT value AS id, 300000 + value * 50 AS a, value % 7 AS s FROM generate_series(0, 49)";
+            run(&ctx, q).await.expect("a table");
+            ctx
+        };
+        let (ctx, plain) = (session().await, session().await);
+        set(&plain, "rmq.pruning", "never");
+        set(&plain, "rmq.keep_indexes", "false");
+        // Files that were just written may change without a trace: a side is kept once they are older.
+        crate::kept::settle().await;
+        Self { folder, ctx, plain }
+    }
+
+    /// Makes the session forget what it has kept of the table.
+    async fn begin_anew(&self) {
+        set(&self.ctx, "rmq.keep_indexes", "false");
+        set(&self.ctx, "rmq.keep_indexes", "true");
+        self.ctx.deregister_table("p").expect("the name is valid");
+        register(&self.ctx, "p", &self.folder.path().join("p")).await;
+    }
+
+    /// Runs a query with pruning and without. Returns the rows that came from the scan, and those that were built.
+    async fn compare(&self, sql: &str) -> (usize, usize) {
+        let (expected, _) = answer(&self.plain, sql).await.expect(sql);
+        assert!(!expected.is_empty(), "{sql}");
+        let plan = self.ctx.sql(sql).await.expect(sql);
+        let plan = plan.create_physical_plan().await.expect(sql);
+        let found = collect(Arc::clone(&plan), self.ctx.task_ctx()).await;
+        assert_eq!(lines(&found.expect(sql)), expected, "{sql}");
+        (metric(&plan, "rows_scanned"), metric(&plan, "build_rows"))
+    }
+}
+
+/// A query with a closed window for each row of q.
+const WINDOWS: &str = "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a) FROM q";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_form_reads_what_its_windows_reach() {
+    let files = Files::new().await;
+    let few = 4 * 500;
+    for sql in [
+        WINDOWS,
+        "SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a GROUP BY q.id",
+        "SELECT q.id, p.v FROM q JOIN p ON p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a",
+        "SELECT q.id, p.v FROM q LEFT JOIN p ON p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a",
+        "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.s = q.s AND p.k > q.a AND p.k < q.a + 100)",
+        "SELECT q.id FROM q WHERE NOT EXISTS (SELECT 1 FROM p WHERE p.s = q.s AND p.k > q.a AND p.k < q.a + 60)",
+        "SELECT q.id FROM q WHERE q.s IN (SELECT p.s FROM p WHERE p.k > q.a AND p.k < q.a + 100)",
+        "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.s = q.s AND p.k BETWEEN q.a AND q.a + 300 ORDER BY p.k DESC LIMIT 2) x",
+        "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.k BETWEEN q.a AND q.a + 300 AND p.v < q.a % 9000 ORDER BY p.k LIMIT 1) x",
+        "SELECT q.id, (SELECT count(*) FROM p WHERE p.k >= q.a AND p.k < q.a + 300 AND p.v > 5000) FROM q",
+        "SELECT q.id, (SELECT max(x.v) FROM (SELECT k, v FROM p WHERE s < 5 UNION ALL SELECT k, v FROM p WHERE s > 5) x WHERE x.k BETWEEN q.a AND q.a + 300) FROM q",
+        // Columns that have each other's names.
+        "SELECT q.id, (SELECT max(x.v) FROM (SELECT k, v FROM p UNION ALL SELECT v AS k, k AS v FROM (SELECT v, k FROM p)) x WHERE x.k BETWEEN q.a AND q.a + 300) FROM q",
+    ] {
+        let (scanned, built) = files.compare(sql).await;
+        assert!(
+            scanned > 0 && scanned <= 2 * few,
+            "{scanned} scanned: {sql}"
+        );
+        assert!(built <= scanned, "{built} of {scanned} built: {sql}");
+        files.begin_anew().await;
+    }
+}
+
+/// A second way of knowing that rows are dropped for a reason: with a wrong reach, answers would be wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_window_reaches_is_dropped() {
+    let files = Files::new().await;
+    let (scanned, built) = files.compare(WINDOWS).await;
+    // 50 windows of 51 times, which begin within 2450, with all of seven symbols.
+    assert!((295..400).contains(&built), "{built} of {scanned}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_windows_read_nothing() {
+    let files = Files::new().await;
+    let none = WINDOWS.replace("q.a - 500", "q.a + 500");
+    assert_eq!(files.compare(&none).await, (0, 0));
+    let null = WINDOWS.replace("q.a - 500", "nullif(q.a, q.a)");
+    assert_eq!(files.compare(&null).await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_over_all_of_the_time_read_and_keep_all() {
+    let files = Files::new().await;
+    let all = WINDOWS
+        .replace("q.a - 500", "q.a - 900000 + q.id * 0")
+        .replace("AND q.a)", "AND q.a + 800000)");
+    assert_eq!(files.compare(&all).await, (0, ROWS as usize));
+    let (_, built) = files.compare(&all).await;
+    assert_eq!(built, 0, "the rows are kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_windows_are_pruned_at_their_end() {
+    let files = Files::new().await;
+    let open =
+        "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.s = q.s AND p.k >= q.a + 690000) FROM q";
+    let (scanned, built) = files.compare(open).await;
+    assert!(scanned < 2000 && built < 1200, "{built} of {scanned}");
+}
+
+/// Queries that together read as many rows as there are read no more than that before all are kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_rows_are_kept_once_queries_have_read_as_many() {
+    let files = Files::new().await;
+    let (mut read, mut queries) = (0, 0);
+    loop {
+        let windows = WINDOWS.replace("q.a - 500", &format!("q.a - {}", 150_000 + queries));
+        let (scanned, built) = files.compare(&windows).await;
+        queries += 1;
+        assert!(queries < 20, "{read} rows read");
+        if scanned == 0 {
+            assert_eq!(built, ROWS as usize, "after {queries} queries");
+            break;
+        }
+        read += scanned;
+    }
+    assert!(
+        read >= ROWS as usize && queries > 2,
+        "{read} rows in {queries} queries"
+    );
+    assert_eq!(
+        files.compare(WINDOWS).await,
+        (0, 0),
+        "a kept side answers first"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_and_limits_leave_the_answer_as_it_is() {
+    let files = Files::new().await;
+    for (memory, is_pruned) in [("0", false), ("1", false), ("100G", true)] {
+        set(&files.ctx, "rmq.pruning_memory", memory);
+        let (scanned, _) = files.compare(WINDOWS).await;
+        assert_eq!(scanned > 0, is_pruned, "{memory}");
+        files.begin_anew().await;
+    }
+    let limited = format!("SELECT count(*) FROM ({WINDOWS} LIMIT 3)");
+    files.compare(&limited).await;
+    let told = error(&files.ctx, "SET rmq.pruning_memory = 'much'").await;
+    assert!(
+        told.contains("rmq.pruning_memory = 'much': expected a whole number of bytes"),
+        "{told}"
+    );
+    let told = error(&files.ctx, "SET rmq.pruning = 'yes'").await;
+    assert!(
+        told.contains("rmq.pruning = 'yes': expected 'auto', 'always' or 'never'"),
+        "{told}"
+    );
+}
+
+/// Statistics leave NaN out, and order texts that they cut short.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_whose_statistics_tell_less_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = 3000;
+    let long = |i: usize| format!("{}{:05}", "x".repeat(100), i);
+    let texts: StringArray = (0..rows).map(|i| Some(long(i))).collect();
+    let floats = (0..rows).map(|i| match i % 500 {
+        7 => f64::NAN,
+        8 => -f64::NAN,
+        9 => -0.0,
+        10 => 0.0,
+        11 => f64::INFINITY,
+        _ => i as f64,
+    });
+    let floats: Float64Array = floats.map(Some).collect();
+    let ids: UInt64Array = (0..rows as u64).map(Some).collect();
+    let batch = RecordBatch::try_from_iter([
+        ("i", Arc::new(ids) as ArrayRef),
+        ("f", Arc::new(floats) as ArrayRef),
+        ("t", Arc::new(texts) as ArrayRef),
+    ]);
+    let layout = Layout {
+        in_group: 100,
+        in_page: 10,
+        ..SMALL
+    };
+    let batch = batch.expect("columns of one length");
+    layout
+        .write(&folder.path().join("p.parquet"), &batch)
+        .expect("a file");
+    let (with, without) = (with_extension(SessionContext::new()), SessionContext::new());
+    for ctx in [&with, &without] {
+        register(ctx, "p", folder.path()).await;
+        for sql in [
+            "CREATE TABLE q AS SELECT value AS id, value * 1.0::DOUBLE AS f, concat(repeat('x', 100), lpad(value::VARCHAR, 5, '0')) AS t FROM generate_series(0, 9)",
+            "CREATE TABLE n AS SELECT column1 AS id, column2::DOUBLE AS lo, column3::DOUBLE AS hi FROM (VALUES (1, 'NaN', 'NaN'), (2, '0.0', '0.0'), (3, '-0.0', '-0.0'), (4, '2900', 'inf'), (5, '2900', 'NaN'), (6, '-inf', '-0.0'), (7, 'inf', 'inf'))",
+        ] {
+            run(ctx, sql).await.expect(sql);
+        }
+    }
+    set(&with, "rmq.pruning", "always");
+    set(&with, "rmq.range_joins", "always");
+    let mut pruned = 0;
+    for sql in [
+        "SELECT q.id, count(*) FROM q JOIN p ON p.t BETWEEN q.t AND concat(q.t, 'z') GROUP BY q.id",
+        "SELECT q.id, count(*) FROM q JOIN p ON p.f BETWEEN q.f AND q.f + 3 GROUP BY q.id",
+        "SELECT q.id, count(*) FROM q JOIN p ON p.f >= q.f + 2990 GROUP BY q.id",
+        "SELECT q.id, count(*) FROM q JOIN p ON p.f <= q.f - 5 GROUP BY q.id",
+        "SELECT n.id, count(*) FROM n JOIN p ON p.f BETWEEN n.lo AND n.hi GROUP BY n.id",
+        "SELECT n.id, count(*) FROM n JOIN p ON p.f >= n.lo GROUP BY n.id",
+    ] {
+        let (expected, _) = answer(&without, sql).await.expect(sql);
+        let (found, was_pruned) = pruned_answer(&with, sql).await.expect(sql);
+        assert_eq!(found, expected, "{sql}");
+        pruned += usize::from(was_pruned);
+    }
+    assert!(pruned >= 3, "{pruned}");
+}
+
+/// A file that lacks the range key, or has it in a narrower type, and partitions by folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_other_schemas_and_folders_are_pruned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = rows_of_p(0, 4000);
+    for day in 0..4 {
+        let path = folder.path().join(format!("day={day}"));
+        std::fs::create_dir(&path).expect("a new folder");
+        let rows = all.slice(day * 1000, 1000);
+        let rows = match day {
+            // An older file, without the range key.
+            3 => rows.project(&[1, 2]).expect("two columns"),
+            _ => rows,
+        };
+        SMALL.write(&path.join("a.parquet"), &rows).expect("a file");
+    }
+    let (with, without) = (with_extension(SessionContext::new()), SessionContext::new());
+    for ctx in [&with, &without] {
+        let p = format!(
+            "CREATE EXTERNAL TABLE p (k BIGINT, s BIGINT, v BIGINT, day INT) STORED AS PARQUET PARTITIONED BY (day) LOCATION '{}'",
+            folder.path().display()
+        );
+        let q = "CREATE TABLE q AS SELECT value AS id, (9500 + value * 100)::BIGINT AS a, value % 7 AS s, (value % 4)::INT AS day FROM generate_series(0, 9)";
+        for sql in [p.as_str(), q] {
+            run(ctx, sql).await.expect(sql);
+        }
+    }
+    set(&with, "rmq.pruning", "always");
+    set(&with, "rmq.range_joins", "always");
+    for sql in [
+        "SELECT q.id, count(*), min(p.v) FROM q JOIN p ON p.s = q.s AND p.k BETWEEN q.a AND q.a + 900 GROUP BY q.id",
+        "SELECT q.id, count(*), min(p.v) FROM q JOIN p ON p.day = q.day AND p.k BETWEEN q.a AND q.a + 900 GROUP BY q.id",
+        "SELECT q.id, count(*), min(p.v) FROM q JOIN p ON p.s = q.s AND p.day BETWEEN q.day AND q.day + 1 GROUP BY q.id",
+    ] {
+        let (expected, _) = answer(&without, sql).await.expect(sql);
+        let (found, was_pruned) = pruned_answer(&with, sql).await.expect(sql);
+        assert_eq!(found, expected, "{sql}");
+        assert!(was_pruned, "{sql}");
+    }
+}
+
+/// EXPLAIN says that a join may be pruned, and EXPLAIN ANALYZE what it has read.
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_tells_what_was_read() {
+    let files = Files::new().await;
+    let text = |batch: &RecordBatch| lines(std::slice::from_ref(batch)).join("\n");
+    set(&files.ctx, "datafusion.explain.format", "indent");
+    let told = run(&files.ctx, &format!("EXPLAIN {WINDOWS}"))
+        .await
+        .expect("a plan");
+    assert!(text(&told).contains("index=pruned"), "{}", text(&told));
+    let told = run(&files.ctx, &format!("EXPLAIN ANALYZE {WINDOWS}"))
+        .await
+        .expect("a plan");
+    for part in [
+        "index=pruned",
+        "rows_scanned=",
+        "rows_dropped=",
+        "row_groups_pruned_statistics=",
+    ] {
+        assert!(text(&told).contains(part), "{part}: {}", text(&told));
+    }
+}
+
+/// Probe rows that fill the memory stream as they would have.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_runs_out_ends_the_reading_ahead() {
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+    let files = Files::new().await;
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(30 << 20));
+    let config = SessionConfig::new().with_target_partitions(2);
+    let ctx = with_extension(crate::support::context_of_pool(config, Arc::clone(&pool)));
+    register(&ctx, "p", &files.folder.path().join("p")).await;
+    let many = "SELECT count(*), sum(m) FROM (SELECT (SELECT min(p.v) FROM p WHERE p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a) AS m FROM (SELECT value % 1000 + 300000 AS a, value % 7 AS s, repeat('x', 200) AS filler, value FROM generate_series(0, 299999)) q WHERE length(q.filler) = 200 AND q.value >= 0)";
+    let batch = run(&ctx, many).await.expect("an answer");
+    assert_eq!(
+        batch.column(0).as_primitive::<Int64Type>().value(0),
+        300_000
+    );
+    assert_eq!(pool.reserved(), 0, "everything was released");
+}
+
+/// A cancelled query leaves nothing of what it has read ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_query_leaves_nothing() {
+    let files = Files::new().await;
+    let pool = Arc::clone(&files.ctx.runtime_env().memory_pool);
+    set(&files.ctx, "rmq.keep_indexes", "false");
+    for wait in [0, 1, 3, 10] {
+        let plan = files.ctx.sql(WINDOWS).await.expect("a plan");
+        let plan = plan.create_physical_plan().await.expect("a plan");
+        let running = collect(plan, files.ctx.task_ctx());
+        let wait = std::time::Duration::from_millis(wait);
+        let _ = tokio::time::timeout(wait, running).await;
+    }
+    for _ in 0..200 {
+        if pool.reserved() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are left", pool.reserved());
+}
