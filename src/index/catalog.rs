@@ -405,22 +405,22 @@ impl IndexCatalog {
         self.evict(|item| item.device_bytes() > 0)
     }
 
-    /// Bytes of host memory of what no query uses and has no name.
+    /// Bytes of host memory that [`Self::give_way`] may release.
     pub(crate) fn idle_bytes(&self) -> usize {
-        let entries = self.lock();
-        let all = entries.all.iter();
-        let idle = all.filter(|entry| entry.name.is_none() && entry.item.is_idle());
-        idle.map(|entry| entry.item.bytes()).sum()
+        self.lock().idle_bytes()
     }
 
-    /// Calls `grow` until memory suffices. After each failure it evicts the least worthwhile of what no query uses.
+    /// Calls `grow` until memory suffices. After each failure it evicts the least worthwhile of what no query uses, and
+    /// in the end the values of rows with a name.
     ///
     /// # Errors
     /// That of `grow` when nothing is left to evict.
     pub(crate) fn give_way(&self, grow: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             match grow() {
-                Err(_) if self.evict(|item| item.bytes() > 0 && item.is_idle()) => {}
+                Err(_)
+                    if self.evict(|item| item.bytes() > 0 && item.is_idle())
+                        || self.lock().drop_values_of_named() => {}
                 grown => return grown,
             }
         }

@@ -35,6 +35,12 @@ pub(crate) trait KeptRows: Any + Debug + Send + Sync {
     /// Bytes of host memory now: indexes are built when queries justify it.
     fn bytes(&self) -> usize;
 
+    /// Those of values that queries have needed, which can be read again.
+    fn value_bytes(&self) -> usize;
+
+    /// Drops these values of rows that no query uses.
+    fn drop_values(&self);
+
     /// Bytes of each device that has them.
     fn device_bytes(&self) -> usize;
 
@@ -252,6 +258,28 @@ impl Entries {
             hits: 0,
             last_used: self.clock,
         });
+    }
+
+    /// Bytes of host memory that give way: of what no query uses, without a name, and of the values of other rows.
+    pub(super) fn idle_bytes(&self) -> usize {
+        let idle = self.all.iter().filter(|entry| entry.item.is_idle());
+        let bytes = idle.map(|entry| match (&entry.name, &entry.item) {
+            (None, item) => item.bytes(),
+            (Some(_), Item::Rows(rows)) => rows.value_bytes(),
+            (Some(_), Item::Index(..)) => 0,
+        });
+        bytes.sum()
+    }
+
+    /// Drops the values of rows that have a name and that no query uses. Returns whether there were any.
+    pub(super) fn drop_values_of_named(&self) -> bool {
+        let idle = self.all.iter().filter(|entry| entry.item.is_idle());
+        let named = idle.filter(|entry| entry.name.is_some());
+        let rows = named.filter_map(|entry| match &entry.item {
+            Item::Rows(rows) if rows.value_bytes() > 0 => Some(rows),
+            _ => None,
+        });
+        rows.map(|rows| rows.drop_values()).count() > 0
     }
 
     /// The index with this name.

@@ -37,15 +37,30 @@ impl GivingPool {
         self.catalog.as_ptr() == Arc::as_ptr(catalog)
     }
 
-    /// Whether this many bytes could be had without the indexes that no query uses, as far as the pool tells.
-    fn may_have(&self, bytes: usize, catalog: &IndexCatalog) -> bool {
-        match self.pool.memory_limit() {
-            MemoryLimit::Finite(limit) => {
-                let in_use = self.pool.reserved().saturating_sub(catalog.idle_bytes());
-                in_use.saturating_add(bytes) <= limit
-            }
-            MemoryLimit::Infinite | MemoryLimit::Unknown => true,
+    /// Whether what `catalog` keeps takes no memory of this pool from others: it has no limit, or is one in which that
+    /// gives way.
+    pub(crate) fn may_keep(pool: &Arc<dyn MemoryPool>, catalog: &Arc<IndexCatalog>) -> bool {
+        let giving = pool.downcast_ref::<Self>();
+        matches!(pool.memory_limit(), MemoryLimit::Infinite)
+            || giving.is_some_and(|pool| pool.is_of(catalog))
+    }
+
+    /// The bytes of a pool that can be had where what no query uses gives way, as far as the pool tells.
+    pub(crate) fn free_bytes(pool: &Arc<dyn MemoryPool>) -> usize {
+        let giving = pool.downcast_ref::<Self>();
+        let catalog = giving.and_then(|pool| pool.catalog.upgrade());
+        free_bytes(pool.as_ref(), catalog.as_deref())
+    }
+}
+
+/// The bytes that can be had where what `catalog` keeps gives way.
+fn free_bytes(pool: &dyn MemoryPool, catalog: Option<&IndexCatalog>) -> usize {
+    match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => {
+            let idle = catalog.map_or(0, IndexCatalog::idle_bytes);
+            limit.saturating_sub(pool.reserved().saturating_sub(idle))
         }
+        MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
     }
 }
 
@@ -83,7 +98,9 @@ impl MemoryPool for GivingPool {
             return grown;
         }
         match self.catalog.upgrade() {
-            Some(catalog) if self.may_have(additional, &catalog) => catalog.give_way(grow),
+            Some(catalog) if additional <= free_bytes(self.pool.as_ref(), Some(&catalog)) => {
+                catalog.give_way(grow)
+            }
             _ => grown,
         }
     }

@@ -10,13 +10,13 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::SessionState;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::sql_text::with_intervals;
+use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::logical::common::outer_columns::has_expression;
 use crate::optimizer::physical::build_origins::ShowBuildOrigins;
@@ -122,10 +122,10 @@ fn with_notes(
         return None;
     }
     let state = session.as_any().downcast_ref::<SessionState>()?;
-    let memory = state.runtime_env().memory_pool.memory_limit();
+    let pool = &state.runtime_env().memory_pool;
     let origins = ShowBuildOrigins {
         catalog: Arc::clone(&registration.indexes),
-        keeps: matches!(memory, MemoryLimit::Infinite),
+        keeps: GivingPool::may_keep(pool, &registration.indexes),
     };
     let noting = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string())

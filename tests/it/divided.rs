@@ -67,9 +67,10 @@ async fn tables(symbols: Symbols, has_time_order: bool) -> SessionContext {
     ctx
 }
 
-/// A session with so much memory for range joins, and these partitions of `q`.
+/// A session with so much memory for range joins, and these partitions of `q`. It keeps nothing.
 async fn limited(tables: &SessionContext, bytes: usize, partitions: usize) -> SessionContext {
     let ctx = session_of_pool(in_order(partitions), ForRangeJoins::new(bytes));
+    set(&ctx, "rmq.keep_indexes", "false");
     set(&ctx, "rmq.range_joins", "always");
     set(&ctx, "rmq.join_mode", "shared");
     share(tables, &ctx).await;

@@ -80,6 +80,88 @@ async fn operators_get_the_memory_of_indexes() {
     }
 }
 
+/// The rows of range joins are kept in a limited pool, too, and do not count among the operators that share it.
+#[tokio::test]
+async fn operators_get_the_memory_of_the_rows_of_range_joins() {
+    let pools: [Arc<dyn MemoryPool>; 2] = [
+        Arc::new(GreedyMemoryPool::new(POOL)),
+        Arc::new(FairSpillPool::new(POOL)),
+    ];
+    let join = "SELECT (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.k - 9 AND q.k) AS v FROM p AS q";
+    for pool in pools {
+        let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool));
+        set(&ctx, "rmq.engine", "cpu");
+        let table =
+            "CREATE TABLE p AS SELECT value * 7 % 5003 AS k, value % 97 AS v FROM range(0, 5000)";
+        run(&ctx, table).await.expect(table);
+        for spills in [false, true] {
+            let mut rows = vec![];
+            for found in [0, 1] {
+                let (lines, kept) = crate::kept::answer(&ctx, join).await;
+                rows.push(lines);
+                assert_eq!(kept, found, "{spills}");
+            }
+            assert_eq!(rows[0], rows[1]);
+            let used = pool.reserved();
+            assert!(used > 0 && used < POOL / 4, "{used}");
+            let memory = other(&ctx, spills);
+            memory.try_grow(POOL - used).expect("what is free");
+            assert_eq!(kept(&ctx).await, 1);
+            memory.try_grow(used).expect("all memory");
+            assert_eq!((kept(&ctx).await, pool.reserved()), (0, POOL));
+        }
+    }
+}
+
+/// A query that finds rows, or a part of what it needs, can spill as one that finds nothing does.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_rows_need_no_more_memory_than_none() {
+    let tables = [
+        "CREATE TABLE p AS SELECT value AS id, value % 50 AS g, value * 7919 % 100003 AS k,
+             value * 104729 % 65537 AS v, value * 31 % 1009 AS w FROM range(0, 20000)",
+        "CREATE TABLE q AS SELECT id AS id, g, k, v FROM p WHERE id % 4 = 0",
+    ];
+    let statements = [
+        "SELECT count(*), sum(m) FROM (SELECT (SELECT count(p.w) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
+        "SELECT count(*), sum(m) FROM (SELECT (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
+        "SELECT count(*), sum(p.w), sum(p.v) FROM q JOIN p ON p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k AND p.v > q.v",
+        "INSERT INTO p SELECT value + 20000, value % 50, value, value, value FROM range(0, 6000)",
+        "SELECT count(*), sum(m) FROM (SELECT (SELECT max(p.w) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
+    ];
+    let session = async |limit: usize| {
+        let pool = Arc::new(GreedyMemoryPool::new(limit));
+        let config = SessionConfig::new()
+            .with_target_partitions(1)
+            .with_batch_size(1024);
+        let ctx = session_of_pool(config, pool);
+        set(&ctx, "rmq.engine", "cpu");
+        set(&ctx, "rmq.range_joins", "always");
+        for sql in tables {
+            run(&ctx, sql).await.expect(sql);
+        }
+        ctx
+    };
+    let (mut answered, mut failed) = (0, vec![]);
+    for limit in (300_000..2_600_000).step_by(250_000) {
+        let [long, fresh] = [session(limit).await, session(limit).await];
+        for sql in statements.iter().chain(&statements) {
+            set(&fresh, "rmq.keep_indexes", "false");
+            set(&fresh, "rmq.keep_indexes", "true");
+            let Ok((expected, _)) = answer(&fresh, sql).await else {
+                continue;
+            };
+            answered += 1;
+            match answer(&long, sql).await {
+                Ok((rows, _)) => assert_eq!(rows, expected, "{limit}: {sql}"),
+                Err(error) => failed.push(format!("{limit}: {sql}: {error}")),
+            }
+        }
+        println!("{limit}: {:?} are kept", kept(&long).await);
+    }
+    assert!(answered > 50, "{answered}");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 /// What a query reads, and what has a name, stays.
 #[tokio::test]
 async fn indexes_in_use_and_named_ones_stay() {

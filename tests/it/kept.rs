@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 use datafusion::arrow::array::{AsArray, Int64Array};
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::error::Result as DataFusionResult;
-use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
@@ -623,17 +625,40 @@ async fn what_saves_least_is_evicted_first() {
     assert!(evictions > 4);
 }
 
-/// Other operators could not get that memory back.
+/// Other operators get that memory back. A pool that was set later and does not know what is kept keeps nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_kept_in_a_limited_pool() {
+async fn a_limited_pool_keeps_what_gives_way() {
     let tables = tables().await;
+    let plain = without_keeping(&tables).await;
     let pool = Arc::new(GreedyMemoryPool::new(1 << 30));
-    let ctx = joining(session_of_pool(SessionConfig::new(), pool));
+    let ctx = joining(session_of_pool(
+        SessionConfig::new(),
+        Arc::clone(&pool) as _,
+    ));
+    set(&ctx, "rmq.engine", "cpu");
     share(&tables, &ctx).await;
-    for _ in 0..2 {
-        assert_eq!(answer(&ctx, QUERIES[0]).await.1, 0);
+    for sql in QUERIES {
+        found_by(&ctx, &plain, sql).await;
     }
-    assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0);
+    for sql in [QUERIES[0], QUERIES[4], QUERIES[13]] {
+        assert!(found_by(&ctx, &plain, sql).await > 0, "{sql}");
+        let origins = explained(&ctx, "EXPLAIN", sql).await;
+        assert_eq!(origins, ["kept"], "{sql}");
+    }
+    let memory = MemoryConsumer::new("another operator");
+    let memory = memory.register(&ctx.runtime_env().memory_pool);
+    memory.try_grow(1 << 30).expect("all memory");
+    assert_eq!(count_of_kept(&ctx).await, Some(0));
+    drop(memory);
+    assert_eq!(pool.reserved(), 0);
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _);
+    let state = SessionStateBuilder::new_from_existing(ctx.state())
+        .with_runtime_env(runtime.build_arc().expect("an environment"));
+    let set_later = SessionContext::new_with_state(state.build());
+    for _ in 0..2 {
+        assert_eq!(found_by(&set_later, &plain, QUERIES[0]).await, 0);
+    }
+    assert_eq!(pool.reserved(), 0);
 }
 
 /// A plan that runs again finds what its first run has kept.
@@ -774,10 +799,17 @@ async fn a_limited_pool_keeps_named_indexes() {
         for _ in 0..2 {
             assert!(found_by(&ctx, &plain, sql).await > 0, "{sql}");
         }
-        // Values are the query's own. The order of the rows, which the third query needs, stays with them.
-        let order = 700 * size_of::<u32>();
-        let now = ctx.runtime_env().memory_pool.reserved();
-        assert!(now <= reserved + order, "{now} {reserved} {sql}");
+        // Values give way, the rows do not.
+        let memory = MemoryConsumer::new("another operator");
+        let memory = memory.register(&ctx.runtime_env().memory_pool);
+        let pool = &ctx.runtime_env().memory_pool;
+        assert!(pool.reserved() > reserved, "{sql}");
+        // The order of the rows, which the third query needs, is made for the first value and stays with the rows.
+        let rest = (1 << 26) - reserved - 700 * size_of::<u32>();
+        memory.try_grow(rest).expect("the memory of the values");
+        memory
+            .try_grow(reserved)
+            .expect_err("the memory of the rows");
     }
     let pool = Arc::new(GreedyMemoryPool::new(10_000));
     let small = joining(session_of_pool(SessionConfig::new(), pool));

@@ -81,6 +81,7 @@ fn pooled(
     let config = SessionConfig::new().with_target_partitions(1);
     let ctx = session_of_pool(config, Arc::clone(&pool) as _);
     set(&ctx, "rmq.engine", "cpu");
+    set(&ctx, "rmq.keep_indexes", "false");
     let rows = columns[0].1.len() as i64;
     // Not evenly spaced, so that keys are searched.
     let keys: Int64Array = (0..rows).map(|i| i * 3 + i % 2).collect();

@@ -223,7 +223,7 @@ async fn what_is_found_is_shown() {
     assert!(states(&without).await.is_empty());
 }
 
-/// Unlike the rows of range joins, extremes are found where the memory pool has a limit: they give way.
+/// Extremes are found where the memory pool has a limit: they give way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_limited_memory_finds_them() {
     let random = &mut Random::from_seed(2);

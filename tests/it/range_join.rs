@@ -757,10 +757,11 @@ pub fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
     own + children.sum::<usize>()
 }
 
-/// A session whose memory pool has this many bytes, with 100,000 unsorted rows.
+/// A session whose memory pool has this many bytes, with 100,000 unsorted rows. It keeps nothing.
 async fn small_pool(bytes: usize) -> (SessionContext, Arc<GreedyMemoryPool>) {
     let pool = Arc::new(GreedyMemoryPool::new(bytes));
     let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool) as _);
+    set(&ctx, "rmq.keep_indexes", "false");
     let tables = [
         "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
         "CREATE TABLE q AS SELECT value AS id, value * 50 AS k FROM range(0, 1000)",

@@ -20,7 +20,7 @@ use futures::TryStreamExt;
 use futures::future::join_all;
 
 use crate::range_join::{lines, register_partitions};
-use crate::support::session_of_pool;
+use crate::support::{session_of_pool, set};
 use rmq_testing::{Random, cases};
 
 /// A table that counts its scans.
@@ -187,6 +187,7 @@ async fn a_partition_executed_again_and_again_keeps_no_memory() {
     for sql in [PER_ROW, PER_GROUP] {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
         let ctx = session_of_pool(config(3), Arc::clone(&pool));
+        set(&ctx, "rmq.keep_indexes", "false");
         tables(&ctx, few_rows, 600);
         let plan = planned(&ctx, sql, 3).await;
         let context = ctx.task_ctx();

@@ -109,9 +109,11 @@ impl MemoryPool for ForRangeJoins {
     }
 }
 
-/// A session with this memory pool.
+/// A session with this memory pool, which keeps nothing.
 fn session(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
-    session_of_pool(config.with_create_default_catalog_and_schema(true), pool)
+    let ctx = session_of_pool(config.with_create_default_catalog_and_schema(true), pool);
+    set(&ctx, "rmq.keep_indexes", "false");
+    ctx
 }
 
 /// Registers the tables of another session.

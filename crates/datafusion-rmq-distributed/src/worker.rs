@@ -1,12 +1,16 @@
 //! The processes that execute parts of plans.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::config::ExtensionOptions;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
-use datafusion_distributed::{DistributedExt, Worker, WorkerQueryContext};
+use datafusion_distributed::{
+    DistributedExt, ExecuteTaskRequest, ProducerHead, TaskKey, Worker, WorkerQueryContext,
+};
 use datafusion_rmq::parts::named_functions;
 use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
@@ -72,18 +76,49 @@ pub fn session(
     Ok(builder.with_distributed_user_codec(codec.clone()))
 }
 
+/// How often a worker drops the plans of tasks that have ended.
+const DROP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Serves a worker until the future is dropped.
 ///
 /// Anyone who can reach the address can run plans and read files as this process: listen on an address of a private
-/// network only.
+/// network only. What a cancelled query leaves on a worker is dropped within some seconds; another server drops it with
+/// the next query.
 ///
 /// # Errors
 /// An error of the connection.
 pub async fn serve(worker: Worker, listener: TcpListener) -> Result<()> {
-    let served = Server::builder()
-        .add_service(worker.into_worker_server())
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    served
-        .await
-        .map_err(|error| DataFusionError::External(error.into()))
+    let server = Server::builder().add_service(worker.clone().into_worker_server());
+    let served = server.serve_with_incoming(TcpListenerStream::new(listener));
+    tokio::select! {
+        served = served => served.map_err(|error| DataFusionError::External(error.into())),
+        never = drop_ended_tasks(&worker) => match never {},
+    }
+}
+
+/// Drops the plans of tasks that have ended. That of a cancelled query has connections to other workers, and rows of
+/// exchanges, which no one has read.
+///
+/// `datafusion-distributed` 4.0 removes a task from a cache when its query ends. What is removed is dropped when others
+/// are added, so that the last query before a quiet night would keep memory until morning. So this adds one that does
+/// not exist.
+async fn drop_ended_tasks(worker: &Worker) -> Infallible {
+    let mut task_number = 0;
+    loop {
+        let request = ExecuteTaskRequest {
+            task_key: TaskKey {
+                #[expect(clippy::default_trait_access, reason = "a type of another crate")]
+                query_id: Default::default(),
+                stage_id: 0,
+                task_number,
+            },
+            target_partition_start: 0,
+            target_partition_end: 0,
+            producer_head: ProducerHead::None,
+        };
+        // It waits for a plan, which never comes. The cache forgets it after ten minutes.
+        let waiting = worker.execute_task(request);
+        drop(tokio::time::timeout(DROP_INTERVAL, waiting).await);
+        task_number += 1;
+    }
 }

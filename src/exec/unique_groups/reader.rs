@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, SharedResult, exec_err, internal_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
@@ -19,6 +19,7 @@ use crate::exec::common::metrics::summary;
 use crate::exec::unique_groups::ascending::{AscendingColumns, first_and_last};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::{PartialRead, Replay, ReservedBatch};
+use crate::index::giving_pool::GivingPool;
 
 /// The name of the memory consumer in the pool's reports.
 const NAME: &str = "rmq unique groups";
@@ -144,10 +145,7 @@ async fn read(
     let memory = MemoryConsumer::new(NAME).with_can_spill(true);
     let pool = context.memory_pool();
     // The aggregate starts while the rows are still reserved, and needs memory itself.
-    let max_bytes = match pool.memory_limit() {
-        MemoryLimit::Finite(limit) => limit.saturating_sub(pool.reserved()) / 2,
-        MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
-    };
+    let max_bytes = GivingPool::free_bytes(pool) / 2;
     let memory = memory.register(pool);
     let (stop, stopped) = oneshot::channel();
     let shared = Arc::new(SharedRead {

@@ -152,17 +152,14 @@ impl BuildSideBuilder {
         self.engine.select_devices(rows, kept, &self.options).await
     }
 
-    /// Reads rows of a kept build side, which memory has to hold; `None` if their range key fails for some, as rows
+    /// Reads rows of a kept build side; `None` if memory can't hold them, or if their range key fails for some, as rows
     /// with errors are not kept.
     pub(super) async fn collect_all(
         &self,
         inputs: Vec<SendableRecordBatchStream>,
     ) -> Result<Option<CollectedRows>> {
         let Collected { rows, runs, failed } = self.collect(inputs).await?;
-        if runs.is_some() {
-            return internal_err!("rows of a kept build side have been spilled");
-        }
-        Ok(failed.is_empty().then_some(rows))
+        Ok((runs.is_none() && failed.is_empty()).then_some(rows))
     }
 
     /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
@@ -218,6 +215,7 @@ impl BuildSideBuilder {
         let work = move |waiting| keeper.load(persisted, &indexer(waiting), &memory);
         let loaded = blocking(work).await;
         self.metrics.record_build(started);
+        self.memory.stop_retaining();
         loaded
     }
 

@@ -23,10 +23,10 @@
 //! An index with a name is the same rows, not evicted. They pass the name on to those that take their place, and
 //! `expect_named` finds its rows again where nothing of the old version is left.
 //!
-//! Not kept are parts of a divided build side, and any rows where the memory pool has a limit, but by CREATE INDEX: a
-//! pool that divides its memory would count them among the operators that share it. A table that has changed otherwise
-//! than by appending is sorted anew as a whole. What devices have sorted is kept beside that, in the same way
-//! (`kept_on_devices`).
+//! Not kept are parts of a divided build side, and any rows in a memory pool with a limit in which they would not give
+//! way to operators (`GivingPool`), but by CREATE INDEX. Where memory is short for what a query adds to rows that are
+//! kept, it builds its own, which can be spilled. A table that has changed otherwise than by appending is sorted anew
+//! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -35,7 +35,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -57,6 +57,7 @@ use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::index::catalog::{IndexCatalog, SessionCatalog};
 use crate::index::devices::Target;
 use crate::index::entries::KeptRows;
+use crate::index::giving_pool::GivingPool;
 use crate::index::version::Version;
 use rmq_engine::Comparison;
 
@@ -115,7 +116,7 @@ impl BuildSideKeeper {
         let values = values.into_iter();
         let values = values.map(|expr| Value::new(expr, &scanned, |_| true));
         let (values, plan_key) = (values.collect(), scanned.key);
-        let is_limited = !matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
+        let keeps = GivingPool::may_keep(context.memory_pool(), &catalog);
         let key = RowsKey {
             plan: plan_key,
             keys,
@@ -139,7 +140,7 @@ impl BuildSideKeeper {
             context: Arc::clone(context),
             version,
             requested,
-            keeps: !is_limited,
+            keeps,
         })
     }
 
@@ -262,7 +263,7 @@ impl BuildSideKeeper {
         }
     }
 
-    /// The same keeper, which keeps rows even if the memory pool has a limit.
+    /// The same keeper, which keeps rows even if they don't give way in the memory pool.
     pub(crate) fn in_any_pool(self) -> Self {
         Self {
             keeps: true,

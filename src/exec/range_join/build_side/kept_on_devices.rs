@@ -120,6 +120,13 @@ impl KeptSegment for DeviceSegment {
         self.lock().side.bytes()
     }
 
+    /// None: indexes with names are on the CPU.
+    fn value_bytes(&self) -> usize {
+        0
+    }
+
+    fn drop_values(&self) {}
+
     fn device_bytes(&self) -> usize {
         self.lock().side.device_bytes()
     }
@@ -134,7 +141,6 @@ impl BuildSideKeeper {
     /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
         let needs = self.device_needs().ok()?;
-        // Rows that are read for their values must not be spilled.
         let may_add = self.is_in_order() && self.keeps;
         self.find_if(|kept, segment: &DeviceSegment| {
             may_find(kept, segment, may_add, (&self.values, &needs))

@@ -95,6 +95,12 @@ pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// Bytes of host memory.
     fn bytes(&self) -> usize;
 
+    /// Those of values that can be read again.
+    fn value_bytes(&self) -> usize;
+
+    /// Drops these.
+    fn drop_values(&self);
+
     /// Bytes of each device.
     fn device_bytes(&self) -> usize;
 
@@ -397,12 +403,19 @@ impl KeptSegment for Segment {
     }
 
     fn bytes(&self) -> usize {
+        self.sorted.registered_bytes() + self.value_bytes()
+    }
+
+    fn value_bytes(&self) -> usize {
         let parts = self.parts();
         let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
         let orders = parts.orders.iter().map(|order| order.bytes());
         let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        let parts: usize = values.chain(orders).chain(thresholds).sum();
-        self.sorted.registered_bytes() + parts
+        values.chain(orders).chain(thresholds).sum()
+    }
+
+    fn drop_values(&self) {
+        *self.parts() = Parts::default();
     }
 
     fn device_bytes(&self) -> usize {
@@ -449,6 +462,16 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
     fn bytes(&self) -> usize {
         let segments = self.rows.segments.iter();
         segments.map(|segment| segment.bytes()).sum()
+    }
+
+    fn value_bytes(&self) -> usize {
+        let segments = self.rows.segments.iter();
+        segments.map(|segment| segment.value_bytes()).sum()
+    }
+
+    fn drop_values(&self) {
+        let segments = self.rows.segments.iter();
+        segments.for_each(|segment| segment.drop_values());
     }
 
     fn device_bytes(&self) -> usize {

@@ -74,9 +74,13 @@ impl BuildState {
         inputs: impl FnOnce() -> Result<Vec<SendableRecordBatchStream>>,
         probe: ProbeShape,
     ) -> Result<PreparedBuild> {
-        if let Some(side) = builder.complete_side().await? {
-            return Ok(Self::Sorted(builder.finish(side)).into());
-        }
+        let builder = match builder.complete_side().await {
+            Ok(Some(side)) => return Ok(Self::Sorted(builder.finish(side)).into()),
+            Ok(None) => builder,
+            // What the query builds itself can be spilled.
+            Err(error) if is_out_of_memory(&error) => builder.with_keeper(None, None),
+            Err(error) => return Err(error),
+        };
         let inputs = inputs()?;
         let Collected { rows, runs, failed } = builder.collect(inputs).await?;
         if failed.is_empty() {

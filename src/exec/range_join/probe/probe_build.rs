@@ -25,6 +25,7 @@ use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::probe_input::ProbeInputs;
 use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -108,10 +109,13 @@ impl BuildInput {
         let mut kept = None;
         if let Some(keeper) = &keeper {
             self.plan = Arc::clone(keeper.plan());
-            kept = match self.find(keeper).await? {
-                Some(Found::State(state)) => return Ok(state.into()),
-                Some(Found::Rows(segment)) => Some(segment),
-                None => None,
+            kept = match self.find(keeper).await {
+                Ok(Some(Found::State(state))) => return Ok(state.into()),
+                Ok(Some(Found::Rows(segment))) => Some(segment),
+                Ok(None) => None,
+                // What the query builds itself can be spilled.
+                Err(error) if is_out_of_memory(&error) => None,
+                Err(error) => return Err(error),
             };
         }
         let pruned = match (&self.ahead, &kept) {

@@ -15,7 +15,8 @@ pub(crate) const CONSUMER_NAME: &str = "rmq range join";
 /// memory which was granted beforehand cannot fail because another operator took that memory in the meantime.
 #[derive(Debug)]
 pub(crate) struct RetainingPool {
-    granted: MemoryReservation,
+    /// The session's.
+    pool: Arc<dyn MemoryPool>,
     /// The most bytes that may be granted.
     share: usize,
     used: Mutex<Used>,
@@ -25,8 +26,9 @@ pub(crate) struct RetainingPool {
 }
 
 /// How much of the granted memory is in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Used {
+    granted: Arc<MemoryReservation>,
     bytes: usize,
     /// Whether memory is released to the session's pool as soon as it is no longer used.
     releases_unused: bool,
@@ -38,9 +40,13 @@ impl RetainingPool {
     pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool, share: usize) -> Arc<Self> {
         let consumer = MemoryConsumer::new(CONSUMER_NAME).with_can_spill(can_spill);
         Arc::new(Self {
-            granted: consumer.register(pool),
+            pool: Arc::clone(pool),
             share,
-            used: Mutex::default(),
+            used: Mutex::new(Used {
+                granted: Arc::new(consumer.register(pool)),
+                bytes: 0,
+                releases_unused: false,
+            }),
             growing: Mutex::default(),
         })
     }
@@ -53,7 +59,7 @@ impl RetainingPool {
 
     /// An empty reservation of the session's pool, which this pool does not retain.
     pub(crate) fn session_reservation(&self) -> MemoryReservation {
-        self.granted.new_empty()
+        self.granted().new_empty()
     }
 
     /// The most bytes that may be granted.
@@ -63,7 +69,7 @@ impl RetainingPool {
 
     /// Bytes that the session's pool has granted, used or not.
     pub(crate) fn granted_bytes(&self) -> usize {
-        self.granted.size()
+        self.granted().size()
     }
 
     /// Makes sure that at least `bytes` are granted, including those in use.
@@ -77,20 +83,31 @@ impl RetainingPool {
 
     /// Releases unused memory above `bytes`.
     pub(crate) fn retain(&self, bytes: usize) {
-        let used = self.used();
-        self.shrink_to(bytes.max(used.bytes));
+        self.used().shrink_to(bytes);
     }
 
-    /// Releases all unused memory, now and from now on.
+    /// Releases all unused memory, now and from now on. Rows that are sorted are not spilled any more: a fair pool does
+    /// not count them among the consumers that share its memory, however long they are kept.
     pub(crate) fn stop_retaining(&self) {
-        let mut used = self.used();
-        used.releases_unused = true;
-        self.shrink_to(used.bytes);
+        let _growing = self.growing();
+        let (granted, bytes) = {
+            let mut used = self.used();
+            used.releases_unused = true;
+            used.shrink_to(0);
+            if !used.granted.consumer().can_spill() {
+                return;
+            }
+            let granted = MemoryConsumer::new(CONSUMER_NAME).register(&self.pool);
+            used.granted = Arc::new(granted);
+            (Arc::clone(&used.granted), used.bytes)
+        };
+        granted.grow(bytes);
+        // Some may have been released meanwhile.
+        self.used().shrink_to(0);
     }
 
-    fn shrink_to(&self, bytes: usize) {
-        self.granted
-            .shrink(self.granted.size().saturating_sub(bytes));
+    fn granted(&self) -> Arc<MemoryReservation> {
+        Arc::clone(&self.used().granted)
     }
 
     fn grow_to(&self, bytes: usize) -> Result<()> {
@@ -100,9 +117,10 @@ impl RetainingPool {
                 "A partition of a range join needs {bytes} bytes, and its share of the session's memory is {share}"
             );
         }
-        match bytes.checked_sub(self.granted.size()) {
+        let granted = self.granted();
+        match bytes.checked_sub(granted.size()) {
             None | Some(0) => Ok(()),
-            Some(missing) => self.granted.try_grow(missing),
+            Some(missing) => granted.try_grow(missing),
         }
     }
 
@@ -115,6 +133,14 @@ impl RetainingPool {
     }
 }
 
+impl Used {
+    /// Releases memory above `bytes` that is not in use.
+    fn shrink_to(&self, bytes: usize) {
+        let above = self.granted.size().saturating_sub(bytes.max(self.bytes));
+        self.granted.shrink(above);
+    }
+}
+
 /// Whether an error says that a memory pool had no more memory.
 pub(crate) fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
@@ -122,7 +148,8 @@ pub(crate) fn is_out_of_memory(error: &DataFusionError) -> bool {
 
 impl fmt::Display for RetainingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (used, granted) = (self.used().bytes, self.granted.size());
+        let used = self.used();
+        let (used, granted) = (used.bytes, used.granted.size());
         write!(f, "{CONSUMER_NAME}(used: {used}, granted: {granted})")
     }
 }
@@ -133,17 +160,21 @@ impl MemoryPool for RetainingPool {
     }
 
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
-        let mut used = self.used();
-        used.bytes += additional;
-        let missing = used.bytes.saturating_sub(self.granted.size());
-        self.granted.grow(missing);
+        let _growing = self.growing();
+        let (granted, missing) = {
+            let mut used = self.used();
+            used.bytes += additional;
+            let missing = used.bytes.saturating_sub(used.granted.size());
+            (Arc::clone(&used.granted), missing)
+        };
+        granted.grow(missing);
     }
 
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
         let mut used = self.used();
         used.bytes -= shrink;
         if used.releases_unused {
-            self.shrink_to(used.bytes);
+            used.shrink_to(0);
         }
     }
 
@@ -153,7 +184,7 @@ impl MemoryPool for RetainingPool {
             let needed = {
                 let mut used = self.used();
                 let needed = used.bytes + additional;
-                if needed <= self.granted.size().min(self.share) {
+                if needed <= used.granted.size().min(self.share) {
                     used.bytes = needed;
                     return Ok(());
                 }
