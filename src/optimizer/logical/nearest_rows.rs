@@ -209,7 +209,6 @@ fn distance_from(
     Ok(Distance {
         point,
         by: distance.by.clone(),
-        least: distance.by.clone(),
         grows: distance.grows(then_by.is_empty(), schema)?,
     })
 }
