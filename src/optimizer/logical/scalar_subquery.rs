@@ -399,14 +399,16 @@ impl Joins<'_> {
                     return expr;
                 };
                 // Subqueries over the same rows share one range join.
-                let mut rest = Some(found);
-                for known in &mut self.found {
-                    if let Step::Join(known) = known {
-                        rest = rest.and_then(|found| known.absorb(found));
+                for join in found.into_joins() {
+                    let mut rest = Some(join);
+                    for known in &mut self.found {
+                        if let Step::Join(known) = known {
+                            rest = rest.and_then(|join| known.absorb(join));
+                        }
                     }
+                    let rest = rest.map(|join| Step::Join(Box::new(join)));
+                    self.found.extend(rest);
                 }
-                self.found
-                    .extend(rest.map(|join| Step::Join(Box::new(join))));
                 value
             }
             Err(reason) => {
