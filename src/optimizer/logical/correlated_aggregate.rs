@@ -437,7 +437,12 @@ impl Filtered {
             build = filtered(build, predicate)?;
         }
         let old = build.schema().columns();
-        let names_collide = old.iter().any(|column| probe.has_column(column))
+        // DataFusion takes a column for one that is named as both its table and its name are, as those of nearest rows.
+        let is_named = |column: &Column| {
+            let is_of_table = column.relation.is_some();
+            is_of_table && probe.has_column_with_unqualified_name(&column.flat_name())
+        };
+        let names_collide = old.iter().any(|c| probe.has_column(c) || is_named(c))
             || probe.columns().iter().any(|c| build.schema().has_column(c));
         if names_collide {
             // Both sides have columns of the same name, so those of the build side are renamed.

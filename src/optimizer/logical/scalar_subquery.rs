@@ -459,7 +459,7 @@ impl Joins<'_> {
 
     /// Replaces a subquery with aggregates that no range join answers.
     fn grouped(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Option<Expr> {
-        let (join_type, probe) = (JoinType::Left, self.probe.schema());
+        let (join_type, probe) = (JoinType::Left, &self.names);
         let found = GroupedSubquery::try_match(subquery, join_type, probe, branches, self.config);
         let mut found = or_log(found, "a subquery that is no range join")?;
         let value = std::mem::take(&mut found.values).into_iter().next()?;
