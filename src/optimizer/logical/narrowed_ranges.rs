@@ -149,8 +149,8 @@ fn branches(argument: &Expr) -> Option<(Expr, Expr, Option<Expr>)> {
 }
 
 impl NarrowedRanges {
-    /// Divides the aggregates of a query whose rows meet `conditions`, which compare its keys. `None` if all of them are
-    /// over the same rows. `may_be_empty` tells whether there is a value without any row.
+    /// Divides the aggregates of a query whose rows meet `conditions`, which compare its keys. `None` if all of them
+    /// are over the same rows. `may_be_empty` tells whether there is a value without any row.
     pub(crate) fn of(
         calls: &[AggregateFunction],
         conditions: &[Expr],
