@@ -108,7 +108,7 @@ impl ScalarUDFImpl for IntervalBoundUdf {
             // Beyond 128 bits it is beyond all times.
             let product = length.saturating_mul(i128::from(factor?));
             let sum = product.saturating_add(time? * tick);
-            conversion.convert(sum.div_euclid(tick), None, limits)
+            conversion.convert(sum.div_euclid(tick), limits)
         });
         let keys: Vec<_> = keys.collect();
         let keys = of_type(&keys, data_type)?;

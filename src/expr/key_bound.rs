@@ -182,14 +182,19 @@ impl KeyBoundUdf {
         let limits = self.limits()?;
         let last = self.last(limits);
         let opposite = self.opposite.filter(|_| self.wrapped().is_none());
+        let ends = opposite.map(|opposite| [self.offset, opposite]);
+        let is_key = |end: i128| limits.0 <= end && end <= limits.1;
         let keys = integers(bounds)?.into_iter().enumerate();
         let keys = keys.map(|(row, bound)| {
-            let is_open = is_open.is_some_and(|open| open.is_valid(row) && open.value(row));
-            if is_open {
-                Some(last)
-            } else {
-                self.convert(bound?, opposite, limits)
+            if is_open.is_some_and(|open| open.is_valid(row) && open.value(row)) {
+                return Some(last);
             }
+            let bound = bound?;
+            let has_key = |offset| bound.checked_add(offset).is_some_and(is_key);
+            if ends.is_some_and(|ends| !ends.into_iter().all(has_key)) {
+                return Some(last);
+            }
+            self.convert(bound, limits)
         });
         of_type(&keys.collect::<Vec<_>>(), &self.key_type)
     }
@@ -202,23 +207,8 @@ impl KeyBoundUdf {
         }
     }
 
-    /// Converts one bound, to a key in these limits. `opposite` is the offset of the other end if all keys compare as
-    /// stated where one is no key.
-    pub(super) fn convert(
-        &self,
-        bound: i128,
-        opposite: Option<i128>,
-        (least, greatest): (i128, i128),
-    ) -> Option<i128> {
-        if let Some(opposite) = opposite {
-            let is_key = |offset| {
-                let end = bound.checked_add(offset);
-                end.is_some_and(|end| least <= end && end <= greatest)
-            };
-            if !is_key(self.offset) || !is_key(opposite) {
-                return Some(self.last((least, greatest)));
-            }
-        }
+    /// Converts one bound, to a key in these limits.
+    pub(super) fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
         // Beyond 128 bits it is beyond all keys.
         let bound = bound
             .saturating_mul(self.bound_factor)

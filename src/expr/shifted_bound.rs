@@ -100,7 +100,7 @@ impl ScalarUDFImpl for ShiftedBoundUdf {
         };
         let keys = values.into_iter();
         let keys: Vec<_> = keys
-            .map(|value| sum.bound.convert(sum.of(value?), None, limits))
+            .map(|value| sum.bound.convert(sum.of(value?), limits))
             .collect();
         Ok(ColumnarValue::Array(of_type(&keys, key_type)?))
     }

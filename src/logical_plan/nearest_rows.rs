@@ -63,9 +63,6 @@ pub struct Distance {
     pub point: Expr,
     /// The distance, over both sides.
     pub by: Expr,
-    /// What the distance of no row is below that is as far from the point as a row of the build side, or farther; over
-    /// both sides, of the type of the distance.
-    pub least: Expr,
     /// Whether the distance grows from the point up to a row of the build side, over both sides: the difference of
     /// integers wraps around, and that of infinities is no number. NULL only for a key that is NULL; such rows come
     /// last.
@@ -75,8 +72,8 @@ pub struct Distance {
 impl Distance {
     /// Its expressions.
     #[must_use]
-    pub fn expressions(&self) -> [&Expr; 4] {
-        [&self.point, &self.by, &self.least, &self.grows]
+    pub fn expressions(&self) -> [&Expr; 3] {
+        [&self.point, &self.by, &self.grows]
     }
 }
 
@@ -267,13 +264,8 @@ impl UserDefinedLogicalNodeCore for NearestRows {
             condition.residual = exprs.pop();
         }
         if let Some(distance) = &mut condition.distance {
-            let Distance {
-                point,
-                by,
-                least,
-                grows,
-            } = distance;
-            for part in [grows, least, by, point] {
+            let Distance { point, by, grows } = distance;
+            for part in [grows, by, point] {
                 let Some(expr) = exprs.pop() else {
                     return internal_err!("NearestRows lacks an expression of its distance");
                 };

@@ -90,11 +90,9 @@ pub(crate) fn plan_nearest_rows(
             let by = SortExpr::new(by.clone(), true, false);
             filter_of(&order_key(&[by]).unwrap_or_default())
         };
-        let least = (distance.least != distance.by).then(|| bytes(&distance.least));
         Ok::<_, DataFusionError>(PairDistance {
             point: physical(&distance.point, node.probe().schema())?,
             by: bytes(&distance.by)?,
-            least: least.transpose()?,
             grows: filter_of(&distance.grows)?,
         })
     });

@@ -249,9 +249,7 @@ pub(crate) struct PairDistance {
     pub(crate) point: PhysicalExprNode,
     #[prost(message, required, tag = "2")]
     pub(crate) by: JoinFilter,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) least: Option<JoinFilter>,
-    #[prost(message, required, tag = "4")]
+    #[prost(message, required, tag = "3")]
     pub(crate) grows: JoinFilter,
 }
 

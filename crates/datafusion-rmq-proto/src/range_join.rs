@@ -347,11 +347,9 @@ fn read_threshold(
 }
 
 fn write_distance(distance: &PairDistance, encoder: Encoder) -> Result<messages::PairDistance> {
-    let least = distance.least.as_ref();
     Ok(messages::PairDistance {
         point: encoder.expr(&distance.point)?,
         by: encoder.filter(&distance.by)?,
-        least: least.map(|f| encoder.filter(f)).transpose()?,
         grows: encoder.filter(&distance.grows)?,
     })
 }
@@ -361,11 +359,9 @@ fn read_distance(
     probe: &Schema,
     decoder: Decoder,
 ) -> Result<PairDistance> {
-    let least = message.least.as_ref();
     Ok(PairDistance {
         point: decoder.expr(&message.point, probe)?,
         by: decoder.filter(&message.by)?,
-        least: least.map(|f| decoder.filter(f)).transpose()?,
         grows: decoder.filter(&message.grows)?,
     })
 }

@@ -13,9 +13,6 @@ pub struct PairDistance {
     pub point: PhysicalExprRef,
     /// The distance of a pair, as bytes that compare as it does and are as many for each.
     pub by: JoinFilter,
-    /// As bytes of this kind, what the distance of no row is below that is as far from the point as the build row of a
-    /// pair, or farther; `None` if that is its own distance.
-    pub least: Option<JoinFilter>,
     /// Whether the distance grows from the point to the build row of a pair. NULL is the distance of those that come
     /// last.
     pub grows: JoinFilter,
@@ -24,16 +21,14 @@ pub struct PairDistance {
 impl PairDistance {
     /// Its expressions over pairs.
     pub(crate) fn filters(&self) -> impl Iterator<Item = &JoinFilter> {
-        [&self.by, &self.grows].into_iter().chain(&self.least)
+        [&self.by, &self.grows].into_iter()
     }
 
     /// The same distance with other numbers of the columns of the build side.
     pub(crate) fn renumbered(&self, number: impl Fn(usize) -> Result<usize>) -> Result<Self> {
-        let least = self.least.as_ref().map(|least| renumbered(least, &number));
         Ok(Self {
             point: PhysicalExprRef::clone(&self.point),
             by: renumbered(&self.by, &number)?,
-            least: least.transpose()?,
             grows: renumbered(&self.grows, &number)?,
         })
     }

@@ -12,6 +12,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
+use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
@@ -101,9 +102,13 @@ impl AggregateDecomposition<'_> {
                 sql_text(&expr)
             ));
         }
-        let AggregateInput::Join(unmatched) = self.input else {
-            let column = self.add_call(accumulator, arguments, data_type);
-            return Ok(self.decomposed(column.clone(), column));
+        let unmatched = match self.input {
+            AggregateInput::Join(unmatched) => unmatched,
+            AggregateInput::Narrowed => Unmatched::Drop,
+            AggregateInput::Subquery => {
+                let column = self.add_call(accumulator, arguments, data_type);
+                return Ok(self.decomposed(column.clone(), column));
+            }
         };
         let state_type = accumulator.state_type(&types)?;
         let DataType::Struct(fields) = &state_type else {

@@ -26,13 +26,12 @@ use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
-use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit, when};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
-use crate::expr::order_key::{OrderKeyUdf, order_key_from};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
@@ -61,6 +60,8 @@ pub(crate) struct AggregateDecomposition<'a> {
 pub(crate) enum AggregateInput {
     /// The rows of a join.
     Join(Unmatched),
+    /// The rows of a join that meet a condition of the aggregate. A row of the probe side may have none of them.
+    Narrowed,
     /// The rows of a correlated subquery.
     Subquery,
 }
@@ -155,7 +156,7 @@ impl<'a> AggregateDecomposition<'a> {
             return reject(format!("{} has DISTINCT", call.func.name()));
         }
         if let (Some(_), [argument]) = (extreme, params.args.as_slice())
-            && self.input != AggregateInput::Subquery
+            && matches!(self.input, AggregateInput::Join(_))
             && is_of(argument, self.probe)
             && params.filter.as_ref().is_none_or(|f| is_of(f, self.probe))
         {
@@ -254,104 +255,6 @@ impl<'a> AggregateDecomposition<'a> {
         Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
 
-    fn first_or_last(
-        &mut self,
-        call: &AggregateFunction,
-        argument: &Expr,
-    ) -> Match<DecomposedAggregate> {
-        if call.params.filter.is_some() {
-            return reject(format!("{} has a filter", call.func.name()));
-        }
-        let value = self.checked(argument.clone())?;
-        let is_first = call.func.inner().is::<FirstValue>();
-        let (by, order) = match call.params.order_by.as_slice() {
-            [] => return reject(format!("{} has no ORDER BY", call.func.name())),
-            [order] => {
-                check_repeats(&order.expr)?;
-                (self.checked(order.expr.clone())?, order.clone())
-            }
-            orders => {
-                let by = self.order_key(orders)?;
-                (by.clone(), by.sort(true, false))
-            }
-        };
-        let (value_kind, by_type) = (value.get_type(self.build)?, by.get_type(self.build)?);
-        self.check_joins(&value_kind)?;
-        self.check_joins(&by_type)?;
-        // LAST_VALUE is FIRST_VALUE in the opposite order.
-        let (ascending, nulls_first) = if is_first {
-            (order.asc, order.nulls_first)
-        } else {
-            (!order.asc, !order.nulls_first)
-        };
-        let (found, found_by) = if self.is_range_key(&by)? {
-            let function = if ascending {
-                AggregateKind::First
-            } else {
-                AggregateKind::Last
-            };
-            let found = self.add(function, vec![value], value_kind);
-            (found, self.add(function, vec![by], by_type))
-        } else {
-            if !is_ordered(&by_type) {
-                return reject(format!(
-                    "{} is a {by_type}, which has no order",
-                    sql_text(&by)
-                ));
-            }
-            let extreme = if ascending {
-                Extreme::Min
-            } else {
-                Extreme::Max
-            };
-            let function = AggregateKind::AtExtreme {
-                extreme,
-                nulls_first,
-            };
-            let found = self.add(function, vec![value, by.clone()], value_kind);
-            (found, self.add(function, vec![by.clone(), by], by_type))
-        };
-        let mut merge = call.clone();
-        merge.params.args = vec![found.clone()];
-        merge.params.order_by = vec![SortExpr {
-            expr: found_by,
-            ..order
-        }];
-        Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
-    }
-
-    /// The bytes in the order of several expressions, the first of them first.
-    fn order_key(&self, orders: &[SortExpr]) -> Match<Expr> {
-        let mut checked = vec![];
-        for order in orders {
-            check_repeats(&order.expr)?;
-            let by = self.checked(order.expr.clone())?;
-            let by_type = by.get_type(self.build)?;
-            // Zeros of both signs are equal in the bytes.
-            if !OrderKeyUdf::supports(&by_type) || value_type(&by_type).is_floating() {
-                return reject(format!(
-                    "{} is a {by_type}, by which ties of another expression are not ordered",
-                    sql_text(&by)
-                ));
-            }
-            checked.push(SortExpr {
-                expr: by,
-                ..order.clone()
-            });
-        }
-        match order_key_from(true, &checked) {
-            Some(key) => Ok(key),
-            None => reject("there is no ORDER BY"),
-        }
-    }
-
-    /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are
-    /// equal keys but ordered values.
-    fn is_range_key(&self, by: &Expr) -> Result<bool> {
-        let is_float = value_type(&by.get_type(self.build)?).is_floating();
-        Ok(!is_float && self.compares_as_range_key(by)?)
-    }
-
     /// Whether an expression compares as the range key does, which may have been cast for the comparison.
     pub(super) fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
         let by_type = by.get_type(self.build)?;
@@ -360,40 +263,6 @@ impl<'a> AggregateDecomposition<'a> {
                 == without_lossless_casts(by, self.build)?
                 && widens(&by_type, &self.key.get_type(self.build)?),
         )
-    }
-
-    /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The
-    /// rightmost if it is descending and by the range key, where zeros of both signs are equal.
-    pub(crate) fn of_first_row(&mut self, column: Expr, order: &SortExpr) -> Match<Expr> {
-        let by = &order.expr;
-        check_repeats(by)?;
-        let data_type = column.get_type(self.build)?;
-        self.check_joins(&data_type)?;
-        if self.compares_as_range_key(by)? {
-            let function = if order.asc {
-                AggregateKind::First
-            } else {
-                AggregateKind::Rightmost
-            };
-            return Ok(self.add(function, vec![column], data_type));
-        }
-        let by = self.checked(by.clone())?;
-        let by_type = by.get_type(self.build)?;
-        if !is_ordered(&by_type) {
-            return reject(format!(
-                "{} is a {by_type}, which has no order",
-                sql_text(&by)
-            ));
-        }
-        let function = AggregateKind::AtExtreme {
-            extreme: if order.asc {
-                Extreme::Min
-            } else {
-                Extreme::Max
-            },
-            nulls_first: order.nulls_first,
-        };
-        Ok(self.add(function, vec![column, by], data_type))
     }
 
     /// The number of matching rows.

@@ -442,6 +442,17 @@ pub(crate) fn conjuncts(conditions: impl IntoIterator<Item = Expr>) -> Vec<Expr>
     conjuncts.flat_map(split_between).collect()
 }
 
+/// The range with two equal ends that an equality of a key with a bound is. `None` for a type without ranges, and for
+/// floats, of which zeros of both signs are one equality key and two values.
+pub(crate) fn equal_ends(key: &Expr, bound: &Expr, build: &DFSchema) -> Result<Option<[Expr; 2]>> {
+    let key_type = key.get_type(build)?;
+    let is_range = is_ordered(&key_type) && !value_type(&key_type).is_floating();
+    Ok(is_range.then(|| {
+        let (key, bound) = (key.clone(), bound.clone());
+        [key.clone().gt_eq(bound.clone()), key.lt_eq(bound)]
+    }))
+}
+
 /// Calls a function with the sides of conditions on rows of `probe` and `build`.
 pub(crate) fn sides_of<T>(
     probe: &DFSchema,

@@ -11,11 +11,11 @@
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, DFSchema, Result};
+use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::ordered_type::is_ordered;
 use crate::common::sql_text::{clause, sql_text};
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
@@ -30,7 +30,10 @@ use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_col
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
-use crate::optimizer::logical::condition_parts::{Constants, conjuncts, guard, sides_of};
+use crate::optimizer::logical::condition_parts::{
+    Constants, conjuncts, equal_ends, guard, sides_of,
+};
+use crate::optimizer::logical::narrowed_ranges::{NarrowedRanges, where_matched};
 use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
@@ -45,6 +48,19 @@ pub(crate) struct CorrelatedAggregate {
     pub(crate) values: Vec<Expr>,
     /// Whether the subquery has a row only if something matches. An aggregate has one always.
     pub(crate) needs_match: bool,
+    /// Range joins that go above this one, for aggregates over a part of the rows. They have no values.
+    pub(crate) narrowed: Vec<Self>,
+}
+
+/// The rows that a subquery aggregates.
+struct AggregatedRows<'a> {
+    build: &'a LogicalPlan,
+    /// The conditions that refer to the outer query.
+    conditions: &'a [Expr],
+    constants: Constants,
+    /// Whether an aggregate depends on the outer query.
+    depends: bool,
+    config: &'a dyn OptimizerConfig,
 }
 
 impl CorrelatedAggregate {
@@ -96,48 +112,33 @@ impl CorrelatedAggregate {
             }
         }
         let conditions = conditions.into_iter().map(from_outer);
-        let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
-        if constants == Constants::Filter {
-            conditions = with_range(conditions, depends, probe, build.schema())?;
-        }
-        let mut conditions = compared_by_keys(conditions, constants, probe, build.schema())?;
-        let mut threshold = match key_of_extremes(&calls, build.schema())? {
-            Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
-            None => None,
+        let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let conditions = compared_by_keys(conditions, constants, probe, build.schema())?;
+        let rows = AggregatedRows {
+            build: &build,
+            conditions: &conditions,
+            constants,
+            depends,
+            config,
         };
-        let finds_extremes = threshold.is_some();
-        // Not `count(p.v)`: where rules for IN count rows with two range keys, a mark join stops at the first one.
-        let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
-        let meaning = (constants, counts_rows);
-        let (mut condition, counted) =
-            match_condition(&[], conditions, meaning, probe, build.schema())?;
-        threshold = threshold.or(counted);
-        condition.guard(branches, probe)?;
-        if finds_extremes {
-            order_zeros(&mut condition, &build)?;
-        }
-        let input = AggregateInput::Subquery;
-        let mut decomposition =
-            AggregateDecomposition::new((probe, build.schema()), &condition, input, config);
-        let mut row_values = vec![];
-        for call in &calls {
-            row_values.push(match &threshold {
-                Some(threshold) if counts_rows => {
-                    decomposition.count_crossing(threshold, call)?.row_value
-                }
-                Some(threshold) => decomposition.at_crossing(threshold, call)?,
-                None => decomposition.decompose(call)?.row_value,
-            });
-        }
-        let (aggregates, mut thresholds) = (decomposition.aggregates, decomposition.thresholds);
-        for limit in &mut thresholds {
-            guard(limit, branches, probe)?;
-        }
-        let build = condition.filter_build(build)?;
-        let spec = condition.into_spec(Unmatched::Keep, thresholds, aggregates, probe.metadata());
+        let ranges = match constants {
+            Constants::Filter => {
+                NarrowedRanges::of(&calls, &conditions, true, probe, build.schema())?
+            }
+            // The row in force at the start of a range is one of the rows of any aggregate.
+            Constants::Bound => None,
+        };
+        let in_ranges = ranges.map(|ranges| rows.join_in_ranges(ranges, probe, branches));
+        let (joins, row_values) = match in_ranges {
+            Some(Ok(found)) => found,
+            Some(Err(_)) | None => {
+                let (join, row_values) = rows.join(&[], &calls, probe, branches)?;
+                (vec![join], row_values)
+            }
+        };
 
-        // The projections above the aggregate, as expressions over the range join's columns.
-        let joined = RangeJoin::schema_of(probe, &spec)?;
+        // The projections above the aggregate, as expressions over the range joins' columns.
+        let joined = schema_above(&joins, probe)?;
         let row_values = of_types(row_values, &aggregate.schema, &joined)?;
         let names = aggregate.schema.columns();
         for value in &mut values {
@@ -152,12 +153,22 @@ impl CorrelatedAggregate {
             )?)?;
         }
         let values = of_types(values, subquery.schema(), &joined)?;
+        let mut joins = joins.into_iter();
+        let Some(first) = joins.next() else {
+            return reject("it aggregates nothing");
+        };
         Ok(Self {
-            build,
-            spec,
             values,
-            needs_match: false,
+            narrowed: joins.collect(),
+            ..first
         })
+    }
+
+    /// The range joins, the lowest first.
+    pub(crate) fn into_joins(mut self) -> Vec<Self> {
+        let mut joins = std::mem::take(&mut self.narrowed);
+        joins.insert(0, self);
+        joins
     }
 
     /// Merges the aggregates of `other` into this join if both aggregate the same rows, on the same engines: only the
@@ -201,11 +212,121 @@ impl CorrelatedAggregate {
         self.spec.prevailing = true;
     }
 
-    /// Puts the range join above `probe`.
+    /// Puts the range joins above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
-        let join = RangeJoin::try_new(probe, self.build, self.spec)?;
-        Ok(extension(join))
+        self.into_joins()
+            .into_iter()
+            .try_fold(probe, |probe, join| {
+                let join = RangeJoin::try_new(probe, join.build, join.spec)?;
+                Ok(extension(join))
+            })
     }
+}
+
+impl AggregatedRows<'_> {
+    /// The range join that aggregates the rows which meet further conditions, without values, and the values of the
+    /// aggregates for one row of `probe`.
+    fn join(
+        &self,
+        narrowing: &[Expr],
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+        branches: &[Branch],
+    ) -> Match<(CorrelatedAggregate, Vec<Expr>)> {
+        let Self {
+            build,
+            constants,
+            config,
+            ..
+        } = *self;
+        let mut conditions = [self.conditions, narrowing].concat();
+        if constants == Constants::Filter {
+            conditions = with_range(conditions, self.depends, probe, build.schema())?;
+        }
+        let mut threshold = match key_of_extremes(calls, build.schema())? {
+            Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
+            None => None,
+        };
+        let finds_extremes = threshold.is_some();
+        // Not `count(p.v)`: where rules for IN count rows with two range keys, a mark join stops at the first one.
+        let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
+        let meaning = (constants, counts_rows);
+        let (mut condition, counted) =
+            match_condition(&[], conditions, meaning, probe, build.schema())?;
+        threshold = threshold.or(counted);
+        condition.guard(branches, probe)?;
+        if finds_extremes {
+            order_zeros(&mut condition, build)?;
+        }
+        let input = AggregateInput::Subquery;
+        let mut decomposition =
+            AggregateDecomposition::new((probe, build.schema()), &condition, input, config);
+        let mut row_values = vec![];
+        for call in calls {
+            row_values.push(match &threshold {
+                Some(threshold) if counts_rows => {
+                    decomposition.count_crossing(threshold, call)?.row_value
+                }
+                Some(threshold) => decomposition.at_crossing(threshold, call)?,
+                None => decomposition.decompose(call)?.row_value,
+            });
+        }
+        let (aggregates, mut thresholds) = (decomposition.aggregates, decomposition.thresholds);
+        for limit in &mut thresholds {
+            guard(limit, branches, probe)?;
+        }
+        let build = condition.filter_build(build.clone())?;
+        let spec = condition.into_spec(Unmatched::Keep, thresholds, aggregates, probe.metadata());
+        let join = CorrelatedAggregate {
+            build,
+            spec,
+            values: vec![],
+            needs_match: false,
+            narrowed: vec![],
+        };
+        Ok((join, row_values))
+    }
+
+    /// The range joins that aggregate the rows in these ranges, the lowest first, and the values of the aggregates.
+    fn join_in_ranges(
+        &self,
+        mut ranges: NarrowedRanges,
+        probe: &DFSchema,
+        branches: &[Branch],
+    ) -> Match<(Vec<CorrelatedAggregate>, Vec<Expr>)> {
+        let may_fail = ranges.narrowed.iter().any(|range| range.may_fail);
+        let row_count = may_fail.then(|| ranges.row_count());
+        let (mut joins, mut all) = (vec![], vec![]);
+        if !ranges.all.is_empty() {
+            let (join, row_values) = self.join(&[], &ranges.all, probe, branches)?;
+            joins.push(join);
+            all = row_values;
+        }
+        let above_all = schema_above(&joins, probe)?;
+        let mut narrowed = vec![];
+        for range in &ranges.narrowed {
+            let (conditions, calls) = (&range.conditions, &range.calls);
+            let (join, row_values) = match row_count.filter(|_| range.may_fail) {
+                Some(row_count) => {
+                    let mut branches = branches.to_vec();
+                    branches.push(where_matched(all[row_count].clone()));
+                    self.join(conditions, calls, &above_all, &branches)?
+                }
+                None => self.join(conditions, calls, probe, branches)?,
+            };
+            joins.push(join);
+            narrowed.push(row_values);
+        }
+        let row_values = ranges.values(&all, &narrowed)?;
+        Ok((joins, row_values))
+    }
+}
+
+/// The columns of range joins above a probe side.
+fn schema_above(joins: &[CorrelatedAggregate], probe: &DFSchema) -> Result<DFSchema> {
+    let above =
+        |probe: DFSchema, join: &CorrelatedAggregate| RangeJoin::schema_of(&probe, &join.spec);
+    joins.iter().try_fold(probe.clone(), above)
 }
 
 /// The same conditions with an equality as a range with two equal ends, `k >= b AND k <= b`, if there are equalities
@@ -223,15 +344,16 @@ fn with_range(
             .map_or(e, |(operand, _)| operand)
             .is_column()
     };
-    let only_equal = |sides: &Sides<'_, Expr>| -> Result<Option<(usize, Expr, Expr)>> {
+    let only_equal = |sides: &Sides<'_, Expr>| -> Result<Option<(usize, [Expr; 2])>> {
         let mut found = None;
         for (i, conjunct) in conjuncts.iter().enumerate() {
             match sides.operands(conjunct) {
                 Some((key, Some(Operator::Eq), bound)) => {
-                    let key_type = key.get_type(build)?;
-                    let is_range = is_ordered(&key_type) && !key_type.is_floating();
-                    if is_range && (depends || !(is_column(key) || is_column(bound))) {
-                        found = Some((i, key.clone(), bound.clone()));
+                    let range = equal_ends(key, bound, build)?;
+                    if let Some(range) = range
+                        && (depends || !(is_column(key) || is_column(bound)))
+                    {
+                        found = Some((i, range));
                     }
                 }
                 Some((_, Some(op), _)) if comparison(op).is_some() => return Ok(None),
@@ -242,10 +364,9 @@ fn with_range(
         Ok(found)
     };
     let found = sides_of(probe, build, only_equal)?;
-    let Some((i, key, bound)) = found else {
+    let Some((i, range)) = found else {
         return Ok(conditions);
     };
-    let range = [key.clone().gt_eq(bound.clone()), key.lt_eq(bound)];
     conjuncts.splice(i..=i, range);
     Ok(conjuncts)
 }
@@ -316,7 +437,12 @@ impl Filtered {
             build = filtered(build, predicate)?;
         }
         let old = build.schema().columns();
-        let names_collide = old.iter().any(|column| probe.has_column(column))
+        // DataFusion takes a column for one that is named as both its table and its name are, as those of nearest rows.
+        let is_named = |column: &Column| {
+            let is_of_table = column.relation.is_some();
+            is_of_table && probe.has_column_with_unqualified_name(&column.flat_name())
+        };
+        let names_collide = old.iter().any(|c| probe.has_column(c) || is_named(c))
             || probe.columns().iter().any(|c| build.schema().has_column(c));
         if names_collide {
             // Both sides have columns of the same name, so those of the build side are renamed.

@@ -104,7 +104,7 @@ impl AggregateDecomposition<'_> {
             None => return self.counted(count.clone(), count).map(Some),
             // A sum is NULL where it has no row, and without ELSE also where the condition holds for none.
             Some(Otherwise::Null) => when(count.clone().gt(lit(0_i64)), count).end()?,
-            Some(Otherwise::Zero) if self.input == AggregateInput::Subquery => {
+            Some(Otherwise::Zero) if !matches!(self.input, AggregateInput::Join(_)) => {
                 when(self.count_rows().gt(lit(0_i64)), count).end()?
             }
             Some(Otherwise::Zero) => count,

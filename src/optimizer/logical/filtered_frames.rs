@@ -1,18 +1,16 @@
 //! FILTER of an aggregate over frames that slide, as a CASE of its argument.
 //!
 //! ```text
-//!   count(*) FILTER (WHERE v > 3) OVER w      count(CASE WHEN v > 3 THEN 1 END) OVER w
+//!   count(*) FILTER (WHERE v > 3) OVER w                  count(CASE WHEN v > 3 THEN 1 END) OVER w
+//!   count(DISTINCT s) FILTER (WHERE v > 3) OVER w         count(DISTINCT CASE WHEN v > 3 THEN s END) OVER w
 //! ```
 //!
 //! The physical rule for such frames sees only whether an aggregate has FILTER: DataFusion shows the condition to no
-//! other crate.
+//! other crate. DataFusion's own operator, which has most of those with DISTINCT, is faster with a CASE, too: it calls
+//! a kernel for FILTER at each row that enters or leaves a frame.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
-use datafusion::functions_aggregate::average::Avg;
-use datafusion::functions_aggregate::count::Count;
-use datafusion::functions_aggregate::min_max::{Max, Min};
-use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::expr::WindowFunctionParams;
 use datafusion::logical_expr::{
     Expr, LogicalPlan, Window, WindowFrameUnits, WindowFunctionDefinition, when,
@@ -22,6 +20,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::exec::window_frame::bounds::FrameBounds;
+use crate::optimizer::logical::common::skips_nulls::skips_nulls;
 
 /// Puts the condition of FILTER into the argument of COUNT, SUM, AVG, MIN and MAX over frames that slide, none of which
 /// counts a NULL. Does nothing if `rmq.rewrite` is false.
@@ -52,12 +51,20 @@ impl OptimizerRule for FiltersOfFramesToCases {
         if !rewrites || !window_expr.iter().any(has_filter) {
             return Ok(Transformed::no(plan));
         }
+        let others = window_expr.iter().filter(|expr| !has_filter(expr));
+        let mut known: Vec<Expr> = others.cloned().map(Expr::unalias).collect();
         let exprs = window_expr.iter().cloned().map(|expr| {
             if !has_filter(&expr) {
                 return Ok(expr);
             }
             let name = expr.schema_name().to_string();
-            Ok(as_case(expr)?.alias(name))
+            let case = as_case(expr.clone())?;
+            // DataFusion would take two functions that are the same for an expression to be computed before.
+            if known.contains(&case) {
+                return Ok(expr);
+            }
+            known.push(case.clone());
+            Ok(case.alias(name))
         });
         let exprs = exprs.collect::<Result<Vec<_>>>()?;
         let window = Window::try_new(exprs, input.clone())?;
@@ -76,22 +83,15 @@ fn has_filter(expr: &Expr) -> bool {
     let WindowFunctionDefinition::AggregateUDF(function) = &call.fun else {
         return false;
     };
-    let function = function.inner();
-    let skips_nulls = function.is::<Count>()
-        || function.is::<Sum>()
-        || function.is::<Avg>()
-        || function.is::<Min>()
-        || function.is::<Max>();
     let WindowFunctionParams {
         window_frame: frame,
         filter,
-        distinct,
         ..
     } = &call.params;
     // As `physical::window_frames` takes them.
     let slides = !frame.is_ever_expanding() || FrameBounds::end_at_distance(frame);
     let is_known = frame.units != WindowFrameUnits::Groups;
-    filter.is_some() && skips_nulls && !distinct && slides && is_known
+    filter.is_some() && skips_nulls(function) && slides && is_known
 }
 
 /// The same function, without its name, of an argument that is NULL where FILTER leaves the row out.

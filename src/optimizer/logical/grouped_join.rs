@@ -21,11 +21,11 @@
 //! sum of the counts. MIN and MAX of floats are merged by `expr::total_order`; AVG of decimals ends in
 //! `expr::decimal_average`. With a threshold, COUNT(*) counts crossings, and MIN and MAX of the range key are those of
 //! the first and last one (see `threshold`). A filter drops the rows without any; the range join drops only those
-//! without candidates.
+//! without candidates. Aggregates over a part of the range have range joins of their own (`grouped_ranges`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, JoinType, NullEquality, Result};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
@@ -33,7 +33,6 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::ordered_type::value_type;
 use crate::common::sql_text::sql_text;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::join_choice::JoinChoice;
@@ -46,6 +45,8 @@ use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
+use crate::optimizer::logical::grouping::{check_fields, distinct, of_the_probe_side};
+use crate::optimizer::logical::narrowed_ranges::NarrowedRanges;
 use crate::optimizer::logical::no_later_row::is_the_same_each_time;
 use crate::optimizer::logical::open_ends::{compared_by_keys, without_differences};
 use crate::optimizer::logical::order_by::order_zeros;
@@ -115,18 +116,29 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
 }
 
 /// An aggregate over a join.
-struct GroupedJoin<'a> {
+pub(super) struct GroupedJoin<'a> {
     aggregate: &'a Aggregate,
     join: &'a Join,
     /// The grouping expressions over the join's columns.
     groups: Vec<Expr>,
     /// The aggregates over the join's columns.
     calls: Vec<Expr>,
-    config: &'a dyn OptimizerConfig,
+    pub(super) config: &'a dyn OptimizerConfig,
+}
+
+/// Range joins in place of the join.
+pub(super) struct Joined {
+    pub(super) plan: LogicalPlan,
+    /// The equality keys.
+    pub(super) on: Vec<(Expr, Expr)>,
+    /// What merges the aggregates over a group.
+    pub(super) merges: Vec<Expr>,
+    /// The values of the query's aggregates for a group.
+    pub(super) values: Vec<Expr>,
 }
 
 /// The probe side and the build side.
-type Sides<'a> = (&'a Arc<LogicalPlan>, &'a Arc<LogicalPlan>);
+pub(super) type Sides<'a> = (&'a Arc<LogicalPlan>, &'a Arc<LogicalPlan>);
 
 impl GroupedJoin<'_> {
     /// Returns the plan over a range join that replaces the aggregate.
@@ -183,21 +195,50 @@ impl GroupedJoin<'_> {
     /// Matches with a given probe side and build side.
     fn between(&self, (probe, build): Sides<'_>, on: &[(Expr, Expr)]) -> Match<LogicalPlan> {
         let Self {
-            aggregate,
-            join,
-            config,
-            ..
+            aggregate, join, ..
         } = *self;
-        let unmatched = match join.join_type {
-            JoinType::Inner => Unmatched::Drop,
-            _ => Unmatched::Keep,
-        };
+        let unmatched = self.unmatched();
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
         let rest = join.filter.iter().cloned().collect();
         let rest = compared_by_keys(rest, Constants::Filter, probe_schema, build_schema)?;
         let (rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
-        let mut others = self.alternatives(rest, &calls, probe_schema, build_schema)?;
+        if is_sort_wasteful(probe, build) {
+            return reject("it has few rows on one side and many on the other");
+        }
+        let may_be_empty = aggregate.group_expr.is_empty()
+            || matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]);
+        let ranges = NarrowedRanges::of(&calls, &rest, may_be_empty, probe_schema, build_schema)?;
+        let in_ranges = ranges.map(|ranges| {
+            let sides = (probe, build);
+            self.join_in_ranges(sides, on, &rest, &ranges)
+        });
+        let joined = match in_ranges {
+            Some(Ok(joined)) => joined,
+            Some(Err(_)) | None => {
+                let alternatives = self.alternatives(rest, &calls, probe_schema, build_schema)?;
+                self.join_in_one((probe, build), on, alternatives, &calls)?
+            }
+        };
+        let groups = self.groups(unmatched, &joined.on, probe_schema)?;
+        let plan = self.grouped(joined.plan, groups, joined.merges, joined.values)?;
+        if joined.on.is_empty() && !may_wrap {
+            // DataFusion would compare all rows of one side with all of the other.
+            return Ok(plan);
+        }
+        self.with_choice(plan, &calls, probe_schema, may_wrap)
+    }
+
+    /// One range join, or one for each alternative of its range.
+    fn join_in_one(
+        &self,
+        (probe, build): Sides<'_>,
+        on: &[(Expr, Expr)],
+        mut others: Vec<Vec<Expr>>,
+        calls: &[AggregateFunction],
+    ) -> Match<Joined> {
+        let (probe_schema, build_schema) = (probe.schema(), build.schema());
+        let unmatched = self.unmatched();
         let mut rest = others.remove(0);
         let of_build = calls
             .iter()
@@ -209,7 +250,7 @@ impl GroupedJoin<'_> {
             None => None,
         };
         let finds_extremes = crossed.is_some();
-        let are_counts = only_count_rows(&calls, probe_schema, build_schema);
+        let are_counts = only_count_rows(calls, probe_schema, build_schema);
         let meaning = (Constants::Filter, are_counts);
         let (mut condition, counted) =
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
@@ -229,17 +270,16 @@ impl GroupedJoin<'_> {
         if finds_extremes {
             order_zeros(&mut condition, build)?;
         }
-        if is_sort_wasteful(probe, build) {
-            return reject("it has few rows on one side and many on the other");
-        }
-
-        let groups = self.groups(unmatched, &condition.on, probe_schema)?;
         let input = AggregateInput::Join(unmatched);
-        let mut decomposition =
-            AggregateDecomposition::new((probe_schema, build_schema), &condition, input, config);
+        let mut decomposition = AggregateDecomposition::new(
+            (probe_schema, build_schema),
+            &condition,
+            input,
+            self.config,
+        );
         let (mut merges, mut values) = (vec![], vec![]);
         let mut is_kept = None;
-        for call in &calls {
+        for call in calls {
             let found = match &threshold {
                 Some(threshold) if finds_extremes && !is_extreme_of(call, probe_schema) => {
                     let found = decomposition.extreme_at_crossing(threshold, call)?;
@@ -257,36 +297,42 @@ impl GroupedJoin<'_> {
             merges.extend(found.group_aggregates);
             values.push(found.group_value);
         }
-        if decomposition.only_accumulates() {
-            let calls = decomposition.aggregates.iter().map(ToString::to_string);
-            let calls = calls.collect::<Vec<_>>().join(", ");
-            // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single
-            // ranges.
-            return reject(format!("all of its aggregates read every row: {calls}"));
-        }
+        check_accumulators(&decomposition)?;
         let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
-        let metadata = aggregate.input.schema().metadata();
-        let has_equality_keys = !condition.on.is_empty();
+        let on = condition.on.clone();
         others.insert(0, condition);
         let joined = others.into_iter().map(|mut condition| {
             let build = condition.filter_build(build.as_ref().clone())?;
             let (thresholds, aggregates) = (thresholds.clone(), aggregates.clone());
-            let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
+            let spec = condition.into_spec(unmatched, thresholds, aggregates, self.metadata());
             let joined = RangeJoin::try_new(probe.as_ref().clone(), build, spec)?;
             Ok(extension(joined))
         });
-        let mut joined = union_of(joined.collect::<Result<_>>()?)?;
+        let mut plan = union_of(joined.collect::<Result<_>>()?)?;
         if let Some(is_kept) = is_kept.filter(|_| unmatched == Unmatched::Drop) {
             // The range join drops the rows without candidates, not those of whose candidates none crosses the
             // threshold.
-            joined = filtered(joined, is_kept)?;
+            plan = filtered(plan, is_kept)?;
         }
-        let plan = self.grouped(joined, groups, merges, values)?;
-        if !has_equality_keys && !may_wrap {
-            // DataFusion would compare all rows of one side with all of the other.
-            return Ok(plan);
+        Ok(Joined {
+            plan,
+            on,
+            merges,
+            values,
+        })
+    }
+
+    /// What becomes of a probe row without a match.
+    pub(super) fn unmatched(&self) -> Unmatched {
+        match self.join.join_type {
+            JoinType::Inner => Unmatched::Drop,
+            _ => Unmatched::Keep,
         }
-        self.with_choice(plan, &calls, probe_schema, may_wrap)
+    }
+
+    /// The metadata of the output.
+    pub(super) fn metadata(&self) -> &HashMap<String, String> {
+        self.aggregate.input.schema().metadata()
     }
 
     /// The aggregate over a range join, with the columns of the one that it replaces.
@@ -406,6 +452,17 @@ impl GroupedJoin<'_> {
     }
 }
 
+/// Rejects a range join whose aggregates all read every row.
+pub(super) fn check_accumulators(decomposition: &AggregateDecomposition<'_>) -> Match<()> {
+    if !decomposition.only_accumulates() {
+        return Ok(());
+    }
+    let calls = decomposition.aggregates.iter().map(ToString::to_string);
+    let calls = calls.collect::<Vec<_>>().join(", ");
+    // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single ranges.
+    reject(format!("all of its aggregates read every row: {calls}"))
+}
+
 /// The pairs of equality keys of a join, of which none matches a NULL.
 fn equality_keys(join: &Join) -> Match<Vec<(Expr, Expr)>> {
     if join.null_equality == NullEquality::NullEqualsNothing {
@@ -437,56 +494,4 @@ fn is_extreme_of(call: &AggregateFunction, probe: &DFSchema) -> bool {
     let params = &call.params;
     let mut needed = params.args.iter().chain(params.filter.as_deref());
     extreme_of(call).is_some() && needed.all(|expr| is_of(expr, probe))
-}
-
-/// Checks that the columns of a plan are those of the plan that it replaces.
-fn check_fields(new: &DFSchema, old: &DFSchema, group_columns: usize) -> Match<()> {
-    for (i, (new, old)) in new.fields().iter().zip(old.fields()).enumerate() {
-        if i < group_columns && new.is_nullable() && !old.is_nullable() {
-            return reject(format!("{} would be nullable", old.name()));
-        }
-        if new.data_type() != old.data_type() {
-            let (new, old, name) = (new.data_type(), old.data_type(), old.name());
-            return reject(format!("{name} would be a {new} instead of a {old}"));
-        }
-        if new.metadata() != old.metadata() {
-            return reject(format!("{} would have other metadata", old.name()));
-        }
-    }
-    Ok(())
-}
-
-/// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of
-/// its expression. Grouping sets are kept as they are.
-fn distinct(groups: Vec<Expr>, columns: usize) -> (Vec<Expr>, Vec<usize>) {
-    if groups.iter().any(|g| matches!(g, Expr::GroupingSet(_))) {
-        return (groups, (0..columns).collect());
-    }
-    let mut distinct: Vec<Expr> = vec![];
-    let indexes = groups.into_iter().map(|group| {
-        let known = distinct.iter().position(|other| *other == group);
-        known.unwrap_or_else(|| {
-            distinct.push(group);
-            distinct.len() - 1
-        })
-    });
-    let indexes = indexes.collect();
-    (distinct, indexes)
-}
-
-/// Rewrites a grouping expression to the columns of the probe side: equality keys of the build side are replaced by
-/// those of the probe side. Float keys are not, because equal zeros may have different signs.
-fn of_the_probe_side(group: Expr, on: &[(Expr, Expr)], probe: &DFSchema) -> Result<Expr> {
-    let replaced = group.transform_up(|expr| {
-        let same = on.iter().find(|(_, build)| *build == expr);
-        Ok(match (&expr, same) {
-            (Expr::Column(_), Some((ours @ Expr::Column(_), _)))
-                if !value_type(&ours.get_type(probe)?).is_floating() =>
-            {
-                Transformed::yes(ours.clone())
-            }
-            _ => Transformed::no(expr),
-        })
-    })?;
-    Ok(replaced.data)
 }

@@ -20,7 +20,8 @@
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`; `ranked_subquery`: one about a prefix, a join and row numbers
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
-//!   `average`, `accumulated_aggregate` and `merge_states`: parts of it
+//!   `average`, `first_and_last`, `accumulated_aggregate` and `merge_states`: parts of it; `narrowed_ranges`: those
+//!   whose own condition is a part of the range
 
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;
@@ -34,9 +35,12 @@ pub(crate) mod correlated_aggregate;
 pub(crate) mod crossing_aggregates;
 pub(crate) mod distance;
 pub(crate) mod filtered_frames;
+pub(crate) mod first_and_last;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
+pub(crate) mod grouped_ranges;
 pub(crate) mod grouped_subquery;
+pub(crate) mod grouping;
 pub(crate) mod in_as_exists;
 pub(crate) mod interval_bounds;
 pub(crate) mod join_subquery;
@@ -45,6 +49,7 @@ pub(crate) mod long_lists;
 pub(crate) mod mark_join;
 pub(crate) mod memberships_without_join;
 pub(crate) mod merge_states;
+pub(crate) mod narrowed_ranges;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod nested_subquery;

@@ -266,6 +266,7 @@ impl<'a> NearestRow<'a> {
             spec,
             values,
             needs_match: true,
+            narrowed: vec![],
         })
     }
 

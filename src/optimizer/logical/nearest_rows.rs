@@ -209,7 +209,6 @@ fn distance_from(
     Ok(Distance {
         point,
         by: distance.by.clone(),
-        least: distance.by.clone(),
         grows: distance.grows(then_by.is_empty(), schema)?,
     })
 }
@@ -284,7 +283,7 @@ fn match_condition(
             others.push(conjunct);
         }
     }
-    let wider = in_other_words(&mut others, &mut ranges, probe, build)?;
+    let wider = in_other_words(&mut others, &mut ranges, order, probe, build)?;
     let condition_on = |rest: Vec<Expr>| {
         let constants = Constants::Filter;
         Condition::try_match_with_key(vec![], rest, constants, Some(order), probe, build)
@@ -332,15 +331,19 @@ fn match_condition(
 }
 
 /// Adds the ranges of conditions in other words. Those that are ranges exactly are taken out of the conditions; the
-/// comparisons of those that only imply one are returned.
+/// comparisons of those that only imply one are returned. A difference of integers that is compared at one end implies
+/// one if its key is what rows are ordered by: another key would be ranked before that.
 fn in_other_words(
     conditions: &mut Vec<Expr>,
     ranges: &mut Vec<KeyRange>,
+    order: &Expr,
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Result<Vec<Expr>> {
     let mut rest: Vec<Expr> = vec![];
     let mut wider = vec![];
+    let mut of_one_end: Vec<(Expr, Vec<Range<Expr>>)> = vec![];
+    let is_of_order = |key: &Expr| without_casts(key) == without_casts(order);
     let mut add = |found: Vec<Range<Expr>>, is_exact: bool| {
         for range in found {
             let (key, comparison) = (range.compared.0.clone(), range.compared.1);
@@ -363,14 +366,21 @@ fn in_other_words(
                 Some(found) => found.into(),
                 None => sides.ranges(&condition)?,
             };
-            found.retain(|range| range.open != Open::Wrapping);
+            let wraps = found.iter().any(|range| range.open == Open::Wrapping);
             let has_no_null = |range: &Range<Expr>| !matches!(range.open, Open::Bound | Open::Key);
             let is_exact = found.iter().all(|range| range.open == Open::Never);
-            if found.is_empty() || !found.iter().all(has_no_null) {
+            if wraps || found.is_empty() || !found.iter().all(has_no_null) {
+                found.retain(|range| wraps && is_of_order(&range.compared.0));
                 for other in &rest {
                     if let Some(both) = sides.between(other, &condition)? {
+                        // Both ends need no key that wraps around by itself.
+                        of_one_end.retain(|(of, _)| of != other);
+                        found.clear();
                         add(both.into(), false);
                     }
+                }
+                if !found.is_empty() {
+                    of_one_end.push((condition.clone(), found));
                 }
                 rest.push(condition);
             } else {
@@ -379,6 +389,9 @@ fn in_other_words(
                     rest.push(condition);
                 }
             }
+        }
+        for (_, found) in of_one_end {
+            add(found, false);
         }
         Ok(())
     })?;

@@ -399,14 +399,16 @@ impl Joins<'_> {
                     return expr;
                 };
                 // Subqueries over the same rows share one range join.
-                let mut rest = Some(found);
-                for known in &mut self.found {
-                    if let Step::Join(known) = known {
-                        rest = rest.and_then(|found| known.absorb(found));
+                for join in found.into_joins() {
+                    let mut rest = Some(join);
+                    for known in &mut self.found {
+                        if let Step::Join(known) = known {
+                            rest = rest.and_then(|join| known.absorb(join));
+                        }
                     }
+                    let rest = rest.map(|join| Step::Join(Box::new(join)));
+                    self.found.extend(rest);
                 }
-                self.found
-                    .extend(rest.map(|join| Step::Join(Box::new(join))));
                 value
             }
             Err(reason) => {
@@ -457,7 +459,7 @@ impl Joins<'_> {
 
     /// Replaces a subquery with aggregates that no range join answers.
     fn grouped(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Option<Expr> {
-        let (join_type, probe) = (JoinType::Left, self.probe.schema());
+        let (join_type, probe) = (JoinType::Left, &self.names);
         let found = GroupedSubquery::try_match(subquery, join_type, probe, branches, self.config);
         let mut found = or_log(found, "a subquery that is no range join")?;
         let value = std::mem::take(&mut found.values).into_iter().next()?;

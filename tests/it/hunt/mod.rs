@@ -82,10 +82,6 @@ const LIMITS: &[(&str, &str)] = &[
         "a lateral join that no range join expresses",
     ),
     (
-        "which would be ambiguous",
-        "names that DataFusion takes for the same",
-    ),
-    (
         "Optimizer rule 'decorrelate_predicate_subquery' failed",
         "a derived table that depends on the outer row",
     ),

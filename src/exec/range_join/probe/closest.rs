@@ -151,8 +151,7 @@ impl ClosestMatches {
                     met += 1;
                 }
                 if met > from {
-                    let least = found.least.as_ref().unwrap_or(&found.distances);
-                    search.reached[side] = Some(least.value(met - 1).to_vec());
+                    search.reached[side] = Some(found.distances.value(met - 1).to_vec());
                 }
             }
             search.finish(needed, join.orders_ties());
@@ -281,8 +280,6 @@ struct MetPairs {
     pairs: Vec<usize>,
     positions: UInt32Array,
     distances: BinaryArray,
-    /// What no farther row's distance is below, if it is not that of the pair.
-    least: Option<BinaryArray>,
     /// The bytes of the further order.
     orders: Option<BinaryArray>,
 }
@@ -312,7 +309,6 @@ impl MetPairs {
             let pairs = (&rows, &positions);
             binary(&RowJoin::evaluate(expr, batch, columns, pairs)?)
         };
-        let least = distance.least.as_ref().map(evaluate).transpose()?;
         let orders = match (join.orders_ties(), columns.last()) {
             (false, _) => None,
             (true, Some(order)) => Some(binary(&order.take(&positions)?)?),
@@ -321,7 +317,6 @@ impl MetPairs {
         Ok(Self {
             pairs,
             distances: evaluate(&distance.by)?,
-            least,
             orders,
             positions,
         })

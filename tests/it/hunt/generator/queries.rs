@@ -172,7 +172,15 @@ impl Generator<'_> {
             } else {
                 &sources[sources.len() - 1..]
             };
-            query.items.push(self.aggregated(of, kind, depth));
+            let mut item = self.aggregated(of, kind, depth);
+            if let [first, .., last] = sources
+                && of.len() == 1
+                && self.one_in(3)
+            {
+                let (p, q) = ([last.clone()], [first.clone()]);
+                self.narrow(&mut item, kind, &p, &q);
+            }
+            query.items.push(item);
             kinds.push(kind);
         }
     }

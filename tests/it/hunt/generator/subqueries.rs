@@ -133,7 +133,11 @@ impl Generator<'_> {
             0..=5 => {
                 g.shape("a scalar subquery with an aggregate");
                 let (mut query, sources) = g.correlated(outer, depth);
-                query.items = vec![g.aggregated(&sources, kind, depth - 1)];
+                let mut item = g.aggregated(&sources, kind, depth - 1);
+                if g.one_in(3) {
+                    g.narrow(&mut item, kind, &sources[..1], &outer[..1]);
+                }
+                query.items = vec![item];
                 query
             }
             6..=9 => {
@@ -205,6 +209,40 @@ impl Generator<'_> {
                 descends,
                 nulls_first,
             });
+        }
+    }
+
+    /// Gives an aggregate over the rows of `p` a condition of its own that compares a key with `q`. `kind` is that of
+    /// the expression.
+    pub(super) fn narrow(&mut self, expr: &mut Expr, kind: Kind, p: &[Source], q: &[Source]) {
+        use Function as F;
+        let aggregate = match expr {
+            Expr::Aggregate(aggregate) => aggregate,
+            Expr::Coalesce(of, _) | Expr::Shift(of, ..) | Expr::Compare(_, of, _) => {
+                return self.narrow(of, kind, p, q);
+            }
+            _ => return,
+        };
+        self.shape("an aggregate with a condition on two tables");
+        let mut conditions = self.range(p, q);
+        if self.one_in(4) {
+            conditions.push(self.condition(p, 0));
+        }
+        if self.one_in(6) {
+            conditions.push(self.condition(q, 0));
+        }
+        let skips_nulls = !matches!(aggregate.function, F::CountRows | F::First | F::Last);
+        if skips_nulls && aggregate.filter.is_none() && self.one_in(2) {
+            let adds_zero = aggregate.function == F::Sum && self.one_in(2);
+            let zero = adds_zero.then(|| match kind {
+                Kind::Float => boxed(Expr::Literal(Value::Float(0.0), kind)),
+                _ => boxed(Expr::Literal(Value::Int(0), Kind::Int)),
+            });
+            let argument = boxed(aggregate.argument.clone());
+            aggregate.argument = Expr::Case(boxed(Expr::And(conditions)), argument, zero);
+        } else {
+            conditions.extend(aggregate.filter.take());
+            aggregate.filter = Some(Expr::And(conditions));
         }
     }
 
