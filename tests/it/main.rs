@@ -24,6 +24,7 @@ mod nearest;
 mod nested_loop;
 mod never_stale;
 mod overlaps;
+mod parameters;
 mod partitioned;
 mod persisted;
 mod persisted_columns;
