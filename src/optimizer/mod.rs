@@ -27,6 +27,7 @@ pub(crate) mod cost;
 pub(crate) mod difference;
 pub(crate) mod extremes;
 pub(crate) mod infallible_call;
+pub(crate) mod instead;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
 pub(crate) mod null_safe_keys;

@@ -12,6 +12,7 @@ mod fake;
 mod fake_range_join;
 mod giving_way;
 mod hunt;
+mod instead;
 mod join_choice;
 mod kept;
 mod kept_append;

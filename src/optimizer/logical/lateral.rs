@@ -27,9 +27,11 @@ use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery, lit};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
 
+use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
@@ -40,7 +42,7 @@ use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::logical::ranked_subquery::RankedSubquery;
-use crate::optimizer::rejection::{Match, Shape, note, or_log, reject};
+use crate::optimizer::rejection::{Match, note, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -96,7 +98,13 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
     let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
     match (join.join_type, condition) {
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
-        _ => return reject("it has a condition of its own"),
+        _ => {
+            let condition = condition.map_or("an equality".to_string(), sql_text);
+            return reject(format!(
+                "its LEFT JOIN has the condition {condition}: write LEFT JOIN (SELECT … CROSS JOIN LATERAL (…) AS x WHERE \
+                 {condition}) AS y, by the key of the rows before it"
+            ));
+        }
     }
     let lateral = Lateral::try_match(&join.left, &subquery.subquery, join.join_type, config)?;
     let left = columns_of(join.left.schema()).into_iter();

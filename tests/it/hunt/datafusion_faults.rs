@@ -50,6 +50,14 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["NULL"],
     },
+    // A condition on the outer row that names columns of the same name in two tables of the subquery compares one with
+    // itself.
+    Fault {
+        options: &[],
+        sql: "SELECT t.id FROM t WHERE EXISTS (SELECT 1 FROM t AS a CROSS JOIN t AS b WHERE b.id = a.id + t.v - 4 AND b.v <> a.v)",
+        right: &["1"],
+        wrong: &[],
+    },
     // Of columns that are one by USING, the one whose table comes first by name is that of `*`.
     Fault {
         options: &[],
