@@ -412,9 +412,9 @@ fn a_result_is_shown_without_the_pager_that_is_missing() {
     };
     let shown = shown_by(&mut terminal, "SELECT value FROM range(0, 30);");
     assert!(shown.contains("| 29 "), "{shown}");
-    // One that ends before it has read all is no error.
     terminal.types("quit\r");
     assert_eq!(terminal.ends(), Some(0));
+    // One that ends before it has read all is no error.
     let pager = [("PAGER", "head -n 4")];
     let mut terminal = Terminal::start_with(state.path(), &pager, Some((60, 12))).unwrap();
     terminal.types("\\pset maxrows inf\r");
