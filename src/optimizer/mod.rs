@@ -5,7 +5,7 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`FiltersOfFramesToCases`] and [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`].
+//!    [`FiltersOfFramesToCases`], [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated [`LongListsToTables`].
 //!    [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around the rule that pushes
 //!    filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
@@ -52,6 +52,7 @@ pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::no_later_row::LaterRowsToLastKeys;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::order_by_distance::OrderByDistances;
+pub use logical::own_names::OwnNamesOfCorrelatedColumns;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::renewed_schemas::RenewSchemas;
