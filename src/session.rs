@@ -38,8 +38,9 @@ use crate::optimizer::{
     GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinSubqueriesToFilters, JoinToRangeJoin,
     KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin,
     LongListsToTables, NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances,
-    OuterJoinToAntiJoin, PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups, WindowsToFrames,
+    OuterJoinToAntiJoin, OwnNamesOfCorrelatedColumns, PartitionRangeJoins, RangeCallToLookup,
+    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
+    WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
@@ -59,7 +60,7 @@ use rmq_engine::Extreme;
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
     /// `arg_max`, the names `first` and `last` of `first_value` and `last_value`, an `abs` that takes durations, too,
-    /// `rmq_distance` and `rmq_bound`, products of intervals and integers, the table functions `range_join()`,
+    /// `rmq_distance` and `rmq_bound`, products of intervals and numbers, the table functions `range_join()`,
     /// `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
@@ -260,6 +261,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),
+                Arc::new(OwnNamesOfCorrelatedColumns),
             ],
         ),
         (

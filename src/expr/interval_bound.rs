@@ -19,7 +19,8 @@ use datafusion::logical_expr::{
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits, integers, nanoseconds, of_type};
 use rmq_engine::Comparison;
 
-const NANOSECONDS_OF_DAY: i128 = 86_400_000_000_000;
+/// A day has 24 hours.
+pub(crate) const NANOSECONDS_OF_DAY: i128 = 86_400_000_000_000;
 
 /// The function `(comparison, time, interval, integer)` that returns the least or greatest key that compares as stated
 /// with the time plus the product of the interval, which has no months, and the integer. NULL if there is no such key,

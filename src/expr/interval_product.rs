@@ -1,23 +1,28 @@
-//! The product of an interval and an integer, for windows whose length is in a column: `a.minutes * INTERVAL '1
-//! minute'`. DataFusion has none.
+//! The product of an interval and a number, for windows whose length is in a column: `a.minutes * INTERVAL '1 minute'`.
+//! DataFusion has none. A part of a day is one of 24 hours.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, IntervalMonthDayNanoArray};
+use arrow::array::{ArrowPrimitiveType, AsArray, IntervalMonthDayNanoArray, PrimitiveArray};
 use arrow::datatypes::{
-    DataType, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+    DataType, Field, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
+    IntervalUnit,
 };
-use datafusion::common::{DFSchema, Result, ScalarValue, exec_datafusion_err};
+use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, exec_datafusion_err};
+use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility, cast,
+    TypeSignature, Volatility, cast,
 };
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
+use crate::expr::interval_bound::NANOSECONDS_OF_DAY;
+
 const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
-/// Plans `*` of an interval and an integer.
+/// Plans `*` of an interval and a number.
 #[derive(Debug)]
 pub(crate) struct IntervalProductPlanner;
 
@@ -48,13 +53,27 @@ impl ExprPlanner for IntervalProductPlanner {
     }
 }
 
-/// The integer that an expression is, if it is one.
+/// The number that an expression is, if it is one. A parameter without a type is: DataFusion would take it for another
+/// interval.
 fn as_factor(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
-    let is_integer = expr.get_type(schema).is_ok_and(|t| t.is_integer());
-    is_integer.then(|| cast(expr.clone(), DataType::Int64))
+    if let Expr::Placeholder(Placeholder { id, field: None }) = expr {
+        let field = Arc::new(Field::new(id, DataType::Float64, true));
+        let id = id.clone();
+        return Some(Expr::Placeholder(Placeholder::new_with_field(
+            id,
+            Some(field),
+        )));
+    }
+    let data_type = expr.get_type(schema).ok()?;
+    let factor_type = match data_type.is_integer() {
+        true => DataType::Int64,
+        false if data_type.is_numeric() => DataType::Float64,
+        false => return None,
+    };
+    Some(cast(expr.clone(), factor_type))
 }
 
-/// The function `(interval, integer)` that returns their product.
+/// The function `(interval, number)` that returns their product. The number is an integer or a float.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IntervalProductUdf {
     signature: Signature,
@@ -63,7 +82,12 @@ pub(crate) struct IntervalProductUdf {
 impl IntervalProductUdf {
     pub(crate) fn new() -> Self {
         Self {
-            signature: Signature::exact(vec![INTERVAL, DataType::Int64], Volatility::Immutable),
+            signature: Signature::one_of(
+                [DataType::Int64, DataType::Float64]
+                    .map(|factor| TypeSignature::Exact(vec![INTERVAL, factor]))
+                    .to_vec(),
+                Volatility::Immutable,
+            ),
         }
     }
 }
@@ -92,15 +116,13 @@ impl ScalarUDFImpl for IntervalProductUdf {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let (intervals, factors) = (
-            arrays[0].as_primitive::<IntervalMonthDayNanoType>(),
-            arrays[1].as_primitive::<Int64Type>(),
-        );
-        let products = intervals.iter().zip(factors).map(|pair| match pair {
-            (Some(interval), Some(factor)) => product(interval, factor).map(Some),
-            _ => Ok(None),
-        });
-        let products = products.collect::<Result<IntervalMonthDayNanoArray>>()?;
+        let intervals = arrays[0].as_primitive::<IntervalMonthDayNanoType>();
+        let products = if *arrays[1].data_type() == DataType::Int64 {
+            products(intervals, arrays[1].as_primitive::<Int64Type>(), product)
+        } else {
+            let factors = arrays[1].as_primitive::<Float64Type>();
+            products(intervals, factors, product_of_float)
+        }?;
         // Two constants are evaluated as one row of each.
         let is_constant = args
             .args
@@ -114,6 +136,52 @@ impl ScalarUDFImpl for IntervalProductUdf {
     }
 }
 
+/// The products of intervals and factors, NULL if one of both is.
+fn products<T: ArrowPrimitiveType>(
+    intervals: &IntervalMonthDayNanoArray,
+    factors: &PrimitiveArray<T>,
+    product: fn(IntervalMonthDayNano, T::Native) -> Result<IntervalMonthDayNano>,
+) -> Result<IntervalMonthDayNanoArray> {
+    let products = intervals.iter().zip(factors).map(|pair| match pair {
+        (Some(interval), Some(factor)) => product(interval, factor).map(Some),
+        _ => Ok(None),
+    });
+    products.collect()
+}
+
+fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<IntervalMonthDayNano> {
+    // All floats that are this large are integers.
+    const MAX_INTEGER: f64 = 9_007_199_254_740_992.0;
+    let whole = factor.trunc();
+    if whole.is_nan() || whole.abs() > MAX_INTEGER {
+        return Err(too_long(&factor));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it is an integer of 54 bits"
+    )]
+    let integer = whole as i64;
+    if whole == factor {
+        return product(interval, integer);
+    }
+    if interval.months != 0 {
+        return Err(exec_datafusion_err!(
+            "an interval with months has no product with {factor}, which is no integer: write it in days, as in 0.5 * INTERVAL \
+             '30 days'"
+        ));
+    }
+    let length = i128::from(interval.days) * NANOSECONDS_OF_DAY + i128::from(interval.nanoseconds);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "less than the length, which has 81 bits"
+    )]
+    let part = (length as f64 * (factor - whole)).round() as i128;
+    let nanoseconds = i64::try_from(length * i128::from(integer) + part);
+    let nanoseconds = nanoseconds.map_err(|_| too_long(&factor))?;
+    Ok(IntervalMonthDayNano::new(0, 0, nanoseconds))
+}
+
 fn product(interval: IntervalMonthDayNano, factor: i64) -> Result<IntervalMonthDayNano> {
     let short = |part: i32| {
         i64::from(part)
@@ -124,9 +192,13 @@ fn product(interval: IntervalMonthDayNano, factor: i64) -> Result<IntervalMonthD
         .zip(short(interval.days))
         .zip(interval.nanoseconds.checked_mul(factor));
     let Some(((months, days), nanoseconds)) = parts else {
-        return Err(exec_datafusion_err!(
-            "an interval times {factor} is too long: its months and days have 32 bits each, its nanoseconds 64"
-        ));
+        return Err(too_long(&factor));
     };
     Ok(IntervalMonthDayNano::new(months, days, nanoseconds))
+}
+
+fn too_long(factor: &dyn Display) -> DataFusionError {
+    exec_datafusion_err!(
+        "an interval times {factor} is too long: its months and days have 32 bits each, its nanoseconds 64"
+    )
 }

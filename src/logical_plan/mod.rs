@@ -8,11 +8,13 @@
 //! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than
 //!   the join it replaces.
 //! - [`CreateIndex`](create_index::CreateIndex) builds an index that is kept under a name.
+//! - `AllColumns` keeps the columns of a lateral join in a prepared statement.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 //!
 //! `node_methods` has the methods that all of them have.
 
 pub mod accumulator_call;
+pub(crate) mod all_columns;
 pub mod create_index;
 pub mod join_choice;
 pub mod nearest_rows;

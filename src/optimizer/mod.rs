@@ -5,9 +5,9 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`FiltersOfFramesToCases`] and [`KeepFirstReasons`], and before constants are evaluated [`LongListsToTables`].
-//!    [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around the rule that pushes
-//!    filters down.
+//!    [`FiltersOfFramesToCases`], [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are
+//!    evaluated [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and
+//!    [`OuterJoinToAntiJoin`] around the rule that pushes filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -18,8 +18,9 @@
 // `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in other
 // words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
 // `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
-// `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
-// that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
+// `rejection` is why a rule leaves a plan unchanged, `instead` what to write then, and `written` shows conditions as the
+// query writes them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong
+// are errors.
 
 pub(crate) mod alternatives;
 pub(crate) mod condition;
@@ -27,6 +28,7 @@ pub(crate) mod cost;
 pub(crate) mod difference;
 pub(crate) mod extremes;
 pub(crate) mod infallible_call;
+pub(crate) mod instead;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
 pub(crate) mod null_safe_keys;
@@ -51,6 +53,7 @@ pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::no_later_row::LaterRowsToLastKeys;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::order_by_distance::OrderByDistances;
+pub use logical::own_names::OwnNamesOfCorrelatedColumns;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::renewed_schemas::RenewSchemas;

@@ -14,6 +14,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::sql::unparser::Unparser;
 
 use crate::common::sql_text::cut;
+use crate::optimizer::instead::{Shape, instead_of};
 use crate::optimizer::written::without_coercions_in;
 
 /// What a rule found in a plan, or why the plan does not match.
@@ -62,15 +63,6 @@ pub(crate) fn or_log<T>(found: Match<T>, what: impl Display) -> Option<T> {
         .ok()
 }
 
-/// What depends on an outer query: DataFusion has no plan for it where a rule does not match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
-    Scalar,
-    Exists,
-    In,
-    Lateral,
-}
-
 impl Shape {
     /// How the errors of DataFusion's planner name it.
     fn is_named_in(self, error: &str) -> bool {
@@ -97,7 +89,15 @@ pub(crate) struct RejectedSubquery {
 }
 
 impl RejectedSubquery {
-    /// The subquery as SQL, cut if it is long.
+    pub(crate) fn new(shape: Shape, subquery: &LogicalPlan, reason: &Rejection) -> Self {
+        Self {
+            shape,
+            subquery: subquery.clone(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The subquery as SQL in parentheses, cut if it is long.
     fn sql(&self) -> String {
         // On a stack of its own: the unparser takes more for each nested query than DataFusion's guard of the stack
         // leaves, and rules run deep in the recursion over a plan.
@@ -108,13 +108,15 @@ impl RejectedSubquery {
             sql.map(|sql| sql.to_string())
         });
         let sql = sql.unwrap_or_else(|_| format!("SELECT … FROM {}", tables(&self.subquery)));
-        let before = match self.shape {
-            Shape::Scalar => "",
-            Shape::Exists => "EXISTS ",
-            Shape::In => "IN ",
-            Shape::Lateral => "LATERAL ",
-        };
-        format!("{before}({})", cut(&sql, MAX_SUBQUERY))
+        format!("({})", cut(&sql, MAX_SUBQUERY))
+    }
+
+    /// What to write instead, unless the reason says so.
+    fn instead(&self, sql: &str) -> Option<String> {
+        let shown = without_coercions_in(&self.subquery);
+        let subquery = shown.as_ref().unwrap_or(&self.subquery);
+        let is_told = self.reason.contains(": write ");
+        (!is_told).then(|| instead_of(self.shape, subquery, sql))
     }
 }
 
@@ -135,7 +137,18 @@ fn tables(plan: &LogicalPlan) -> String {
 
 impl Display for RejectedSubquery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.sql(), self.reason)
+        let sql = self.sql();
+        let before = match self.shape {
+            Shape::Scalar => "",
+            Shape::Exists => "EXISTS ",
+            Shape::In => "IN ",
+            Shape::Lateral => "LATERAL ",
+        };
+        write!(f, "{before}{sql}: {}", self.reason)?;
+        match self.instead(&sql) {
+            Some(instead) => write!(f, ": write {instead}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -183,11 +196,7 @@ pub(crate) fn note(
     subquery: &LogicalPlan,
     reason: &Rejection,
 ) {
-    let rejected = RejectedSubquery {
-        shape,
-        subquery: subquery.clone(),
-        reason: reason.to_string(),
-    };
+    let rejected = RejectedSubquery::new(shape, subquery, reason);
     // The arguments of `debug` are computed for a logger that filters the line out, too.
     if log::log_enabled!(log::Level::Debug) {
         log::debug!("{} stays as it is: {reason}", rejected.sql());
@@ -300,8 +309,7 @@ pub(crate) fn explain_failure(error: &str, rejected: &[RejectedSubquery]) -> Opt
     };
     Some(format!(
         "DataFusion has no plan for a subquery like this one, which depends on the outer query. It would have to \
-         become a range join{why}\nAn aggregate over a LEFT JOIN with the same conditions always has a plan: \
-         docs/sql.md#instead-of."
+         become a range join{why}\ndocs/sql.md#instead-of has queries like these, and what to write."
     ))
 }
 

@@ -31,8 +31,8 @@ use datafusion::logical_expr::{
     SortExpr, Subquery, lit,
 };
 use datafusion::sql::sqlparser::ast::{
-    Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias,
-    TableFactor, TableWithJoins, VisitMut, VisitorMut,
+    Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, ObjectNamePart, Query, Select,
+    TableAlias, TableFactor, TableWithJoins, VisitMut, VisitorMut,
 };
 
 use crate::common::options::RmqOptions;
@@ -43,6 +43,7 @@ use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::planner::asof_outer::outer_join;
 use crate::planner::match_conditions::Kept;
 use crate::planner::over_clause::check_calls;
+use crate::planner::using_columns::{name_tables, with_copies};
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
 pub(crate) fn nest_in(sql: &mut impl VisitMut) -> bool {
@@ -57,6 +58,11 @@ struct Nesting {
 
 impl VisitorMut for Nesting {
     type Break = std::convert::Infallible;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Self::Break> {
+        name_tables(query);
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Self::Break> {
         for from in &mut select.from {
@@ -170,6 +176,13 @@ fn original(table_with_joins: Box<TableWithJoins>, alias: Option<TableAlias>) ->
     }))
 }
 
+/// The column of this name, of several that are one by USING the first.
+fn column(side: &LogicalPlan, name: &str) -> Result<Column> {
+    let column = Column::new_unqualified(name);
+    let schemas: [&[&DFSchema]; 1] = [&[side.schema()]];
+    column.normalize_with_schemas_and_ambiguity_check(&schemas, &side.using_columns()?)
+}
+
 /// The sides of an ASOF JOIN.
 struct AsofJoin {
     left: LogicalPlan,
@@ -207,6 +220,9 @@ impl AsofJoin {
             conditions.push(over_both(match_condition)?);
         }
         let mut columns = self.right.schema().columns();
+        // The columns of USING of which the result has both sides'.
+        let mut both_sides = vec![];
+        let one_before = self.left.using_columns()?;
         match constraint {
             JoinConstraint::Using(_) if matches!(kept, Some(Kept::Right | Kept::Full)) => {
                 return plan_err!(
@@ -217,20 +233,18 @@ impl AsofJoin {
             JoinConstraint::Using(names) => {
                 let last = names.len().saturating_sub(1);
                 for (i, name) in names.into_iter().enumerate() {
-                    let [part] = name.0.as_slice() else {
-                        return plan_err!("ASOF JOIN … USING ({name}) must name a column alone");
-                    };
-                    let Some(ident) = part.as_ident() else {
+                    let is_shown = name.0.len() > 1;
+                    let Some(ident) = name.0.last().and_then(ObjectNamePart::as_ident) else {
                         return plan_err!("ASOF JOIN … USING ({name}) must name a column");
                     };
                     let name = context.normalize_ident(ident.clone());
-                    let [left, right] = [&self.left, &self.right].map(|side| {
-                        let column = side.schema().qualified_field_with_unqualified_name(&name);
-                        column.map(Column::from)
-                    });
-                    let (left, right) = (left?, right?);
-                    // The output has the column once, that of the left side.
-                    columns.retain(|column| *column != right);
+                    let (left, right) = (column(&self.left, &name)?, column(&self.right, &name)?);
+                    if is_shown {
+                        both_sides.push((left.clone(), right.clone()));
+                    } else {
+                        // The output has the column once, that of the left side.
+                        columns.retain(|column| *column != right);
+                    }
                     let (left, right) = (Expr::Column(left), Expr::Column(right));
                     if kept.is_some() && i == last {
                         // As DuckDB has it.
@@ -255,7 +269,11 @@ impl AsofJoin {
             return internal_err!("an ASOF JOIN has a comparison");
         };
         let order = self.nearest_first(first, &text)?;
-        self.joined(kept, conditions, order, columns)
+        let joined = self.joined(kept, conditions, order, columns)?;
+        if both_sides.is_empty() {
+            return Ok(joined);
+        }
+        with_copies(joined, both_sides, &one_before)
     }
 
     /// The join by these conditions, the first of which has the nearest row in this order, with these columns of the

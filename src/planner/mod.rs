@@ -1,11 +1,12 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
 //! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
-//! returns. `asof_join` plans ASOF JOIN, which DataFusion does not. `create_index` plans CREATE INDEX, whose names are
-//! tables of `index_schema`. `statement` prepares parsed statements, for ASOF JOIN, against OVER where it has no
-//! meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for scalar subqueries that would have another
-//! column's (`subquery_names`), and with the clauses of windows that others begin with (`base_windows`). `memory_limit`
-//! has indexes give way in the session's memory pool.
+//! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
+//! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
+//! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
+//! scalar subqueries that would have another column's (`subquery_names`), with the clauses of windows that others begin
+//! with (`base_windows`), and with types of parameters (`parameter_types`). `memory_limit` has indexes give way in the
+//! session's memory pool.
 
 pub(crate) mod asof_join;
 pub(crate) mod asof_outer;
@@ -20,6 +21,7 @@ pub(crate) mod memory_limit;
 pub(crate) mod nearest_join;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
+pub(crate) mod parameter_types;
 pub(crate) mod precedence;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;
@@ -30,4 +32,5 @@ pub(crate) mod statement;
 pub(crate) mod subquery_names;
 pub(crate) mod table_sample;
 pub(crate) mod tokens;
+pub(crate) mod using_columns;
 pub(crate) mod versioned_scans;

@@ -1,6 +1,6 @@
 //! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
-//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, and windows
-//! that begin with another one.
+//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, windows that
+//! begin with another one, and the types of parameters of LIMIT.
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
@@ -20,6 +20,7 @@ use crate::planner::match_conditions::edits_of_asof;
 use crate::planner::memory_limit::follow_memory_limit;
 use crate::planner::nearest_join::edits_of_nearest;
 use crate::planner::over_clause::check_calls;
+use crate::planner::parameter_types::type_parameters;
 use crate::planner::precedence::restore_precedence;
 use crate::planner::subquery_names::name_subqueries;
 use crate::planner::table_sample::check_samples;
@@ -103,9 +104,9 @@ pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
 
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
 /// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
-/// column has, puts the clauses of a window `w` into `OVER (w …)`, and reads `a IS NOT DISTINCT FROM b AND c` as SQL
-/// does, which sqlparser does not. Returns whether it changed the statement so. [`sql`] does this, a program that
-/// parses statements itself calls it.
+/// column has, puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does,
+/// which sqlparser does not, and makes the parameters of LIMIT integers in PREPARE. Returns whether it changed a query
+/// otherwise than that. [`sql`] does this, a program that parses statements itself calls it.
 ///
 /// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
 /// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
@@ -121,6 +122,7 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
         Statement::Statement(statement) => {
             let schema = RmqOptions::of(config).index_schema;
             prepare_index_statement(statement, &schema)?;
+            type_parameters(statement);
             prepare(statement.as_mut())
         }
         Statement::Explain(explain) => prepare_statement(&mut explain.statement, config),

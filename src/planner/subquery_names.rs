@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, Visit, VisitMut,
-    Visitor, VisitorMut,
+    Expr, Ident, Query, Select, SelectItem, SetExpr, TableFactor, Visit, VisitMut, Visitor,
+    VisitorMut,
 };
 
 /// Gives names to the scalar subqueries whose own would be another column's, too. Returns whether there are any.
@@ -126,19 +126,23 @@ fn tables(select: &Select) -> Vec<String> {
         let joined = from.joins.iter().map(|join| &join.relation);
         std::iter::once(&from.relation).chain(joined)
     });
-    let last = |name: &ObjectName| Some(normalized(name.0.last()?.as_ident()?));
-    let names = relations.filter_map(|relation| match relation {
-        TableFactor::Table { name, alias, .. } => match alias {
-            Some(alias) => Some(normalized(&alias.name)),
-            None => last(name),
-        },
-        TableFactor::Derived { alias, .. } => Some(normalized(&alias.as_ref()?.name)),
-        _ => None,
-    });
-    names.collect()
+    relations.filter_map(table_name).map(normalized).collect()
 }
 
-fn normalized(name: &Ident) -> String {
+/// The name of a table or a subquery in FROM.
+pub(super) fn table_name(relation: &TableFactor) -> Option<&Ident> {
+    match relation {
+        TableFactor::Table { name, alias, .. } => match alias {
+            Some(alias) => Some(&alias.name),
+            None => name.0.last()?.as_ident(),
+        },
+        TableFactor::Derived { alias, .. } => Some(&alias.as_ref()?.name),
+        _ => None,
+    }
+}
+
+/// A name as DataFusion reads it.
+pub(super) fn normalized(name: &Ident) -> String {
     match name.quote_style {
         Some(_) => name.value.clone(),
         None => name.value.to_lowercase(),

@@ -73,9 +73,12 @@ where from_item can be one of:
     [ LATERAL ] ( select ) [ AS ] alias [ ( column [, ...] ) ]
     function ( argument [, ...] ) [ [ AS ] alias ]
     from_item [ NATURAL ] [ INNER | LEFT | RIGHT | FULL ] JOIN from_item [ ON condition | USING ( column [, ...] ) ]
-    from_item { CROSS | LEFT SEMI | LEFT ANTI | RIGHT SEMI | RIGHT ANTI } JOIN from_item [ ON condition ]
+    from_item CROSS JOIN from_item
+    from_item { LEFT | RIGHT } { SEMI | ANTI } JOIN from_item ON condition
     from_item ASOF JOIN from_item MATCH_CONDITION ( comparison ) [ ON condition | USING ( column [, ...] ) ]
-    from_item ASOF [ LEFT ] JOIN from_item { ON equality AND ... comparison | USING ( column [, ...] ) }
+    from_item ASOF [ LEFT | SEMI | ANTI ] JOIN from_item { ON equality AND ... comparison | USING ( column [, ...] ) }
+    from_item ASOF { RIGHT | FULL } JOIN from_item ON equality AND ... comparison
+    from_item [ LEFT ] JOIN from_item NEAREST [ count ] BY { DISTANCE | SIMILARITY } expression
 
 A join by a range is fast where one comparison bounds a column of one side by expressions over the other:
 
@@ -181,6 +184,7 @@ pub async fn run(shell: &mut Shell, command: &str) -> Result<()> {
             };
             Ok(writeln!(io::stdout(), "Tables have {shown}.")?)
         }
+        ("\\x", other) => exec_err!("\\x takes on, off or auto, not '{other}'"),
         ("\\pset", "") => Ok(writeln!(
             io::stdout(),
             "Output format is {:?}.",

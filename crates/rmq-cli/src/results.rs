@@ -127,6 +127,9 @@ impl Printer<'_> {
             let schema = batch.schema();
             let names = schema.fields().iter().map(|field| field.name());
             let widest = names.clone().map(|name| name.chars().count()).max();
+            let widest = widest.unwrap_or(0);
+            // Lines of one value are below one another.
+            let next_line = format!("\n{:widest$} | ", "");
             let columns = batch.columns().iter();
             let columns = columns.map(|column| ArrayFormatter::try_new(column, &options));
             let columns = columns.collect::<Result<Vec<_>, _>>()?;
@@ -136,7 +139,8 @@ impl Printer<'_> {
                 let _ = writeln!(text, "-[ row {number} ]{}", "-".repeat(20));
                 for (name, column) in names.clone().zip(&columns) {
                     let value = column.value(row).try_to_string()?;
-                    let _ = writeln!(text, "{name:0$} | {value}", widest.unwrap_or(0));
+                    let value = value.replace('\n', &next_line);
+                    let _ = writeln!(text, "{name:widest$} | {value}");
                 }
             }
         }

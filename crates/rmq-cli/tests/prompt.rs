@@ -26,18 +26,22 @@ struct Terminal {
 impl Terminal {
     /// Starts a shell whose history is in this folder. `None` where there is no `script`.
     fn start(state: &Path) -> Option<Self> {
-        Self::start_with(state, &[])
+        Self::start_with(state, &[], None)
     }
 
-    /// With these variables.
-    fn start_with(state: &Path, variables: &[(&str, &str)]) -> Option<Self> {
+    /// With these variables, at a terminal of this many columns and rows if there are any.
+    fn start_with(
+        state: &Path,
+        variables: &[(&str, &str)],
+        size: Option<(u16, u16)>,
+    ) -> Option<Self> {
+        let size = size.map_or_else(String::new, |(columns, rows)| {
+            format!("stty columns {columns} rows {rows}; ")
+        });
+        // Without `exec`, some shells stay, and exit with 130 after a Ctrl-C that was not for them.
+        let command = format!("{size}exec {}", env!("CARGO_BIN_EXE_rmq"));
         let started = Command::new("script")
-            // Without `exec`, some shells stay, and exit with 130 after a Ctrl-C that was not for them.
-            .args([
-                "-qefc",
-                concat!("exec ", env!("CARGO_BIN_EXE_rmq")),
-                "/dev/null",
-            ])
+            .args(["-qefc", &command, "/dev/null"])
             .current_dir(state)
             .env("SHELL", "/bin/sh")
             .env("XDG_STATE_HOME", state)
@@ -315,8 +319,8 @@ fn a_statement_goes_on_after_another_prompt_and_commands_run_within_it() {
 #[test]
 fn wide_and_long_results_can_be_read() {
     let state = tempdir().unwrap();
-    let Some(mut terminal) = Terminal::start_with(state.path(), &[("PAGER", "sed s/^/paged:/")])
-    else {
+    let pager = [("PAGER", "sed s/^/paged:/")];
+    let Some(mut terminal) = Terminal::start_with(state.path(), &pager, None) else {
         return;
     };
     terminal.sees_before("\\? lists commands");
@@ -338,6 +342,86 @@ fn wide_and_long_results_can_be_read() {
     terminal.sees("first | 7");
     terminal.sees("other | a");
     terminal.sees("> ");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+/// What is shown between a statement and the next prompt.
+#[track_caller]
+fn shown_by(terminal: &mut Terminal, statement: &str) -> String {
+    terminal.types(&format!("{statement}\r"));
+    // After the echo.
+    terminal.sees("\n");
+    let before = terminal.seen;
+    terminal.sees("> ");
+    terminal.shown.lock().unwrap()[before..terminal.seen].to_string()
+}
+
+#[test]
+fn results_that_do_not_fit_are_paged_and_auto_is_by_width() {
+    let state = tempdir().unwrap();
+    let pager = [("PAGER", "sed s/^/paged:/")];
+    let Some(mut terminal) = Terminal::start_with(state.path(), &pager, Some((60, 12))) else {
+        return;
+    };
+    // Four lines of a table besides its rows, and four below it.
+    for (rows, is_paged) in [(4, false), (5, true)] {
+        let shown = shown_by(
+            &mut terminal,
+            &format!("SELECT value FROM range(0, {rows});"),
+        );
+        assert_eq!(shown.contains("paged:| 3 "), is_paged, "{rows}: {shown}");
+        assert!(
+            shown.contains(&format!("| {} ", rows - 1)),
+            "{rows}: {shown}"
+        );
+    }
+    // Short and wide: 4 characters are the frame's.
+    for (width, is_paged) in [(56, false), (57, true)] {
+        let shown = shown_by(&mut terminal, &format!("SELECT repeat('x', {width}) AS w;"));
+        assert_eq!(shown.contains("paged:| xxx"), is_paged, "{width}: {shown}");
+    }
+    let shown = shown_by(&mut terminal, "\\x auto");
+    assert!(shown.contains("wider than the terminal"), "{shown}");
+    for (width, is_record) in [(56, false), (57, true)] {
+        let shown = shown_by(&mut terminal, &format!("SELECT repeat('x', {width}) AS w;"));
+        assert_eq!(shown.contains("w | xxx"), is_record, "{width}: {shown}");
+        assert_eq!(shown.contains("+----"), !is_record, "{width}: {shown}");
+    }
+    // Long records are paged, too.
+    let wide = "SELECT repeat('x', 60) AS w FROM range(0, 9);";
+    let shown = shown_by(&mut terminal, wide);
+    assert!(shown.contains("paged:-[ row 9 ]"), "{shown}");
+    // Without an argument, auto is switched off.
+    let shown = shown_by(&mut terminal, "\\x");
+    assert!(shown.contains("a row a line"), "{shown}");
+    // Other formats are not paged.
+    shown_by(&mut terminal, "\\pset format csv");
+    let shown = shown_by(&mut terminal, "SELECT value FROM range(0, 30);");
+    assert!(shown.contains("29") && !shown.contains("paged:"), "{shown}");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn a_result_is_shown_without_the_pager_that_is_missing() {
+    let state = tempdir().unwrap();
+    let pager = [("PAGER", "no-such-pager-anywhere")];
+    let Some(mut terminal) = Terminal::start_with(state.path(), &pager, Some((60, 12))) else {
+        return;
+    };
+    let shown = shown_by(&mut terminal, "SELECT value FROM range(0, 30);");
+    assert!(shown.contains("| 29 "), "{shown}");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+    // One that ends before it has read all is no error.
+    let pager = [("PAGER", "head -n 4")];
+    let mut terminal = Terminal::start_with(state.path(), &pager, Some((60, 12))).unwrap();
+    terminal.types("\\pset maxrows inf\r");
+    terminal.sees("> ");
+    let shown = shown_by(&mut terminal, "SELECT value FROM range(0, 100000);");
+    assert!(shown.contains("| 0 ") && !shown.contains("rror"), "{shown}");
+    assert!(shown.contains("100000 row(s)"), "{shown}");
     terminal.types("quit\r");
     assert_eq!(terminal.ends(), Some(0));
 }

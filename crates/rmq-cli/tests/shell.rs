@@ -674,6 +674,106 @@ fn commands_of_other_shells_name_ours() {
 }
 
 #[test]
+fn lines_of_a_value_are_below_one_another_and_x_says_what_it_takes() {
+    let output = piped(
+        &["-q"],
+        "\\x on\nSELECT 'a\nb' AS text, NULL AS n, 7 AS longer;\n",
+    )
+    .ok();
+    let expected = "text   | a\n       | b\nn      | NULL\nlonger | 7\n";
+    assert!(output.contains(expected), "{output}");
+    piped(&["-q"], "\\x perhaps\n").fails(1, &["\\x takes on, off or auto, not 'perhaps'"]);
+}
+
+/// Each line of `\h SELECT` that tells how rows are read, as a statement.
+#[test]
+fn what_is_said_of_select_runs() {
+    let help = piped(&["-q"], "\\h SELECT\n").ok();
+    let tables = "CREATE TABLE t (id INT, sym VARCHAR, ts INT) AS VALUES (1, 'a', 3), (2, 'b', 4);\n\
+                  CREATE TABLE q (sym VARCHAR, ts INT, v INT) AS VALUES ('a', 1, 7), ('a', 3, 8), ('b', 9, 9);\n";
+    let statements = [
+        (
+            "WITH [ RECURSIVE ]",
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT max(i) FROM n",
+        ),
+        (
+            "DISTINCT [ ON",
+            "SELECT DISTINCT ON (sym) sym, v FROM q ORDER BY sym, v",
+        ),
+        (
+            "GROUP BY { ALL",
+            "SELECT sym, count(*) FROM q WHERE v > 1 GROUP BY ALL HAVING count(*) > 0",
+        ),
+        (
+            "WINDOW name AS",
+            "SELECT sum(v) OVER w FROM q WINDOW w AS (PARTITION BY sym ORDER BY ts)",
+        ),
+        (
+            "QUALIFY condition",
+            "SELECT v FROM q QUALIFY row_number() OVER (PARTITION BY sym ORDER BY ts) = 1",
+        ),
+        (
+            "{ UNION | INTERSECT | EXCEPT }",
+            "SELECT sym FROM t UNION ALL SELECT sym FROM q EXCEPT SELECT 'c'",
+        ),
+        (
+            "LIMIT { count | ALL }",
+            "SELECT v FROM q ORDER BY v DESC NULLS LAST LIMIT 2 OFFSET 1",
+        ),
+        ("table [ [ AS ] alias", "SELECT a.x FROM t AS a(x, y, z)"),
+        (
+            "[ LATERAL ] ( select )",
+            "SELECT x.n FROM t CROSS JOIN LATERAL (SELECT count(*) FROM q WHERE q.ts <= t.ts) AS x(n)",
+        ),
+        (
+            "function ( argument",
+            "SELECT f.value FROM range(0, 3) AS f",
+        ),
+        ("[ NATURAL ]", "SELECT v FROM t NATURAL JOIN q"),
+        (
+            "[ INNER | LEFT | RIGHT | FULL ]",
+            "SELECT v FROM t FULL JOIN q USING (sym, ts)",
+        ),
+        ("CROSS JOIN", "SELECT v FROM t CROSS JOIN q"),
+        (
+            "{ SEMI | ANTI } JOIN",
+            "SELECT sym FROM t LEFT SEMI JOIN q ON q.ts = t.ts",
+        ),
+        (
+            "{ LEFT | RIGHT }",
+            "SELECT v FROM t RIGHT ANTI JOIN q ON q.ts = t.ts",
+        ),
+        (
+            "MATCH_CONDITION ( comparison )",
+            "SELECT v FROM t ASOF JOIN q MATCH_CONDITION (t.ts >= q.ts) USING (sym)",
+        ),
+        (
+            "ASOF [ LEFT | SEMI | ANTI ]",
+            "SELECT t.ts, q.ts FROM t ASOF LEFT JOIN q USING (sym, ts)",
+        ),
+        (
+            "ON equality AND ... comparison",
+            "SELECT t.id FROM t ASOF ANTI JOIN q ON q.sym = t.sym AND t.ts >= q.ts",
+        ),
+        (
+            "ASOF { RIGHT | FULL }",
+            "SELECT t.id, q.v FROM t ASOF FULL JOIN q ON q.sym = t.sym AND t.ts >= q.ts",
+        ),
+        (
+            "NEAREST [ count ] BY",
+            "SELECT t.id, q.v FROM t LEFT JOIN q NEAREST 2 BY DISTANCE abs(q.ts - t.ts)",
+        ),
+    ];
+    let mut script = tables.to_string();
+    for (form, statement) in statements {
+        assert!(help.contains(form), "{form}: {help}");
+        script.push_str(statement);
+        script.push_str(";\n");
+    }
+    piped(&["-q"], &script).ok();
+}
+
+#[test]
 fn a_table_has_a_column_a_line_on_demand() {
     let input = "\\x on\nSELECT 1 AS a, 'b' AS other;\n\\x off\n\\pset maxrows 1\nSELECT value FROM range(0, 3);\n";
     let out = piped(&[], input).ok();

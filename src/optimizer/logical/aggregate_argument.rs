@@ -85,10 +85,7 @@ impl AggregateDecomposition<'_> {
 }
 
 fn of_both_sides(expr: &Expr) -> String {
-    format!(
-        "{} is not of the columns of one side: write median(p.v) - q.a, say, instead of median(p.v - q.a)",
-        sql_text(expr)
-    )
+    format!("{} is not of the columns of one side", sql_text(expr))
 }
 
 /// Whether an expression is NULL if all columns are.

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 
 use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{Column, DFSchema, Result};
+use datafusion::common::{Column, DFSchema, Result, TableReference};
 use datafusion::logical_expr::expr::Between;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, when};
@@ -24,13 +24,14 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::condition::{
     Compared, Open, Operand, Range, Sides, comparison, convert_bound, drop_implied, key_and_bound,
 };
+use crate::optimizer::instead::separated;
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::logical::range_key::one_key;
 use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::null_safe_keys::null_safe_keys;
-use crate::optimizer::rejection::{Match, mixes_sides, reject};
+use crate::optimizer::rejection::{Match, reject};
 use crate::optimizer::written::written;
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -141,12 +142,19 @@ impl Condition {
                             continue;
                         }
                     }
-                    let reason = match conjunct.as_binary() {
-                        None | Some((_, Operator::And | Operator::Or, _)) => no_comparison,
-                        Some(_) => mixes_sides,
-                    };
                     let Some((key, op, bound)) = sides.operands(&conjunct) else {
-                        return reject(reason(&written(&conjunct)));
+                        let text = written(&conjunct);
+                        return reject(match conjunct.as_binary() {
+                            None | Some((_, Operator::And | Operator::Or, _)) => {
+                                no_comparison(&text)
+                            }
+                            Some(_) => match separated(&conjunct, sides.is_bound, sides.is_key) {
+                                Some(apart) => {
+                                    format!("{text} mixes the sides: write {}", written(&apart))
+                                }
+                                None => format!("{text} mixes the sides"),
+                            },
+                        });
                     };
                     match (op, op.and_then(comparison)) {
                         (Some(Operator::Eq), _) => pairs.push((bound.clone(), key.clone())),
@@ -388,11 +396,19 @@ pub(crate) fn check_level(conjunct: &Expr, probe: &DFSchema, build: &DFSchema) -
     let Some(column) = columns.iter().find(|column| !is_known(column)) else {
         return Ok(());
     };
+    let tables = [column.relation.as_ref(), table_of(probe)];
+    let [outer, between] = tables.map(|table| table.map_or("…".to_string(), ToString::to_string));
     reject(format!(
-        "{} needs {column}, which is of a query two levels up: compute this subquery as a column there, and use the \
-         column, as in FROM (SELECT t.*, (SELECT max(x.ts) FROM x WHERE x.ts < t.ts) AS last FROM t) AS t",
-        written(conjunct, probe, build)
+        "{} needs {column}, which is of a query two levels up: write FROM (SELECT {column} AS outer_{}, {between}.* FROM {outer} \
+         CROSS JOIN {between}) AS y, and use the columns of y in it",
+        written(conjunct, probe, build),
+        column.name
     ))
+}
+
+/// The table of the first column.
+fn table_of(schema: &DFSchema) -> Option<&TableReference> {
+    schema.iter().find_map(|(table, _)| table)
 }
 
 /// Whether an expression has columns, all of this schema.

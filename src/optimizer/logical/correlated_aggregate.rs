@@ -93,9 +93,7 @@ impl CorrelatedAggregate {
             }
         };
         if !aggregate.group_expr.is_empty() {
-            return reject(
-                "it has GROUP BY: write a join, grouped by the rows of the outer query, too",
-            );
+            return reject("it has GROUP BY");
         }
         let calls = aggregate.aggr_expr.clone();
         let Filtered {
@@ -462,10 +460,13 @@ impl Filtered {
 fn needed_below(node: &LogicalPlan) -> String {
     let mut found = None;
     let visited = node.apply_with_subqueries(|plan| {
-        if let LogicalPlan::Filter(filter) = plan {
-            let mut conjuncts = split_conjunction(&filter.predicate).into_iter();
-            found = conjuncts.find(|c| c.contains_outer()).map(sql_text);
-        }
+        let condition = match plan {
+            LogicalPlan::Filter(filter) => Some(&filter.predicate),
+            LogicalPlan::Join(join) => join.filter.as_ref(),
+            _ => None,
+        };
+        let mut conjuncts = condition.into_iter().flat_map(split_conjunction);
+        found = conjuncts.find(|c| c.contains_outer()).map(sql_text);
         Ok(if found.is_some() {
             TreeNodeRecursion::Stop
         } else {
@@ -476,11 +477,7 @@ fn needed_below(node: &LogicalPlan) -> String {
     let condition = condition
         .as_deref()
         .unwrap_or("a column of the outer query");
-    format!(
-        "{condition} is below {} of the subquery: write LEFT JOIN LATERAL (SELECT … ORDER BY … LIMIT n) AS x ON true for a \
-         LIMIT, and else LEFT JOIN … ON {condition}, and GROUP BY the rows of the outer query",
-        clause(node)
-    )
+    format!("{condition} is below {} of the subquery", clause(node))
 }
 
 /// Renames the columns of a plan, also in expressions over them.

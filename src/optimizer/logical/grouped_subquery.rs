@@ -94,9 +94,7 @@ impl GroupedSubquery {
         } = Grouped::from_subquery(subquery)?;
         let has_groups = !groups.is_empty();
         if has_groups && join_type != JoinType::Inner {
-            return reject(
-                "it has GROUP BY: write a join, grouped by the rows of the outer query, too",
-            );
+            return reject("it has GROUP BY");
         }
         if !has_groups && !having.is_empty() {
             return reject("it has HAVING without GROUP BY");

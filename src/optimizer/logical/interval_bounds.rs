@@ -117,7 +117,8 @@ fn as_bound(conjunct: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
         };
         // The days of a zone may have fewer hours, or more.
         let is_length = sum.interval.months == 0 && (sum.interval.days == 0 || zone.is_none());
-        if !is_length || key.get_type(schema)? != data_type {
+        let is_integer = sum.factor.get_type(schema)? == DataType::Int64;
+        if !is_length || !is_integer || key.get_type(schema)? != data_type {
             continue;
         }
         let time = sum.time.clone();

@@ -18,7 +18,8 @@
 //! The first row of a range (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches.
 //! With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition of the join becomes a filter. Other limits,
 //! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`). GROUP BY, and aggregates that
-//! are no range join, are a grouped join (see `grouped_subquery`).
+//! are no range join, are a grouped join (see `grouped_subquery`). A prepared statement with a parameter that must be
+//! known, such as that of LIMIT, waits for its value (see `all_columns`).
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema, JoinType, Result};
@@ -26,17 +27,22 @@ use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery, lit};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
 
+use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
+use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
-use crate::optimizer::logical::common::plans::{columns_of, filtered, projected, renamed};
+use crate::optimizer::logical::common::plans::{
+    columns_of, extension, filtered, projected, renamed,
+};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::logical::ranked_subquery::RankedSubquery;
-use crate::optimizer::rejection::{Match, Shape, note, or_log, reject};
+use crate::optimizer::rejection::{Match, note, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -46,21 +52,36 @@ plain_sql_rule!(
     replace
 );
 
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "other rules of the same frame may fail"
-)]
 fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    if let Some(kept) = all_columns(plan) {
+        // Its parameters have values now, or it was kept in an earlier pass, too.
+        let is_done = all_columns(kept).is_some() || kept.get_parameter_names()?.is_empty();
+        return Ok(is_done.then(|| kept.clone()));
+    }
     let LogicalPlan::Join(join) = plan else {
         return Ok(None);
     };
     let Some(subquery) = lateral(&join.right) else {
         return Ok(None);
     };
-    let found = try_match(join, subquery, config);
-    Ok(found
-        .inspect_err(|reason| note(config, Shape::Lateral, &subquery.subquery, reason))
-        .ok())
+    match try_match(join, subquery, config) {
+        Ok(found) => Ok(Some(found)),
+        Err(reason) => {
+            note(config, Shape::Lateral, &subquery.subquery, &reason);
+            let waits = !subquery.subquery.get_parameter_names()?.is_empty();
+            let input = plan.clone();
+            Ok(waits.then(|| extension(AllColumns { input })))
+        }
+    }
+}
+
+/// The input of a node that keeps its columns.
+fn all_columns(plan: &LogicalPlan) -> Option<&LogicalPlan> {
+    let LogicalPlan::Extension(extension) = plan else {
+        return None;
+    };
+    let kept = extension.node.as_any().downcast_ref::<AllColumns>()?;
+    Some(&kept.input)
 }
 
 /// The subquery, if this side of a join is a subquery that refers to the other side.
@@ -77,7 +98,13 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
     let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
     match (join.join_type, condition) {
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
-        _ => return reject("it has a condition of its own"),
+        _ => {
+            let condition = condition.map_or("an equality".to_string(), sql_text);
+            return reject(format!(
+                "its LEFT JOIN has the condition {condition}: write LEFT JOIN (SELECT … CROSS JOIN LATERAL (…) AS x WHERE \
+                 {condition}) AS y, by the key of the rows before it"
+            ));
+        }
     }
     let lateral = Lateral::try_match(&join.left, &subquery.subquery, join.join_type, config)?;
     let left = columns_of(join.left.schema()).into_iter();

@@ -27,6 +27,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, lit, 
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
+use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::outer_columns::{admits_subqueries, has_expression};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{filtered, map_expressions, with_input};
@@ -34,7 +35,7 @@ use crate::optimizer::logical::in_as_exists::{ByExists, equality, three_valued};
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::logical::subquery_rows::{Members, Rows};
 use crate::optimizer::logical::why_no_join::note_without_join;
-use crate::optimizer::rejection::{Match, Shape, note};
+use crate::optimizer::rejection::{Match, RejectedSubquery, note};
 
 plain_sql_rule!(
     /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
@@ -195,10 +196,9 @@ impl Subqueries<'_> {
     fn by_exists(&self, membership: &InSubquery) -> Result<ByExists> {
         ByExists::from_membership(membership, self.outer).or_else(|reason| {
             let not = if membership.negated { "NOT " } else { "" };
-            let instead = Expr::InSubquery(membership.clone());
-            plan_err!(
-                "{not}IN is not supported with this subquery, because {reason}: write {not}EXISTS with the comparison in its WHERE instead of {instead}"
-            )
+            let subquery = &membership.subquery.subquery;
+            let rejected = RejectedSubquery::new(Shape::In, subquery, &reason);
+            plan_err!("there is no plan for {not}{rejected}")
         })
     }
 

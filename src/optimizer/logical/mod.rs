@@ -8,7 +8,8 @@
 //! what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares durations with
 //! intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of the NULLs that
 //! decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, `interval_bounds`
-//! bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`, which is logged, and
+//! bounds of sums that may be beyond all times, and `own_names` tells columns of one name apart in what is left to
+//! DataFusion. A plan that does not match gets a `Rejection`, which is logged, and
 //! stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
@@ -59,6 +60,7 @@ pub(crate) mod open_ends;
 pub(crate) mod operand;
 pub(crate) mod order_by;
 pub(crate) mod order_by_distance;
+pub(crate) mod own_names;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;

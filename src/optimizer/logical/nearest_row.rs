@@ -127,6 +127,9 @@ impl<'a> NearestRow<'a> {
             let Some(expr) = expr else {
                 return Ok(None);
             };
+            if expr.contains_outer() {
+                return reject(format!("its {clause} {} differs by row", sql_text(expr)));
+            }
             check_repeats(expr)?;
             let Some(value) = constant(expr)? else {
                 return reject(format!("its {clause} {} is no number", sql_text(expr)));
@@ -150,7 +153,7 @@ impl<'a> NearestRow<'a> {
         let below = below_projections(&self.limit.input, &mut exprs)?;
         let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
             return reject(
-                "it has LIMIT without ORDER BY, which leaves open which rows it returns: add ORDER BY",
+                "it has LIMIT without ORDER BY, which leaves open which rows it returns",
             );
         };
         let (skip, rows) = self.rows()?;
@@ -183,7 +186,10 @@ impl<'a> NearestRow<'a> {
                 let found = first.map(|by| KeyDistance::of(by, probe, build.schema()));
                 distance = found.transpose()?.flatten();
                 let Some(distance) = &distance else {
-                    return reject(format!("{} is not of the rows that it orders", order.expr));
+                    return reject(format!(
+                        "{} is not of the rows that it orders",
+                        sql_text(&order.expr)
+                    ));
                 };
                 by.expr = distance.key.clone();
             }

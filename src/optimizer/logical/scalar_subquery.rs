@@ -27,6 +27,7 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::expr::nullable::NullableUdf;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, map_conjuncts,
 };
@@ -43,7 +44,7 @@ use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::logical::no_later_row::equal_to;
 use crate::optimizer::logical::ranked_subquery::RankedSubquery;
-use crate::optimizer::rejection::{Match, Rejection, Shape, note, or_log, reject};
+use crate::optimizer::rejection::{Match, Rejection, note, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does

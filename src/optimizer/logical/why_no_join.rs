@@ -7,7 +7,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::decorrelate::PullUpCorrelatedExpr;
 
-use crate::optimizer::rejection::{Rejection, Shape, note};
+use crate::optimizer::instead::Shape;
+use crate::optimizer::rejection::{Rejection, note};
 
 /// Notes why a correlated IN or EXISTS of a WHERE fails, if DataFusion can't make a join of it.
 pub(crate) fn note_without_join(expr: &Expr, config: &dyn OptimizerConfig) -> Result<()> {
@@ -37,14 +38,11 @@ pub(crate) fn note_without_join(expr: &Expr, config: &dyn OptimizerConfig) -> Re
     let has =
         |is_searched: &dyn Fn(&LogicalPlan) -> bool| plan.exists(|node| Ok(is_searched(node)));
     let reason = if has(&|node| matches!(node, LogicalPlan::Limit(_)))? {
-        "its LIMIT is for each row of the outer query: write a lateral join with ORDER BY and compare its column, as in \
-         CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= t.ts ORDER BY p.ts LIMIT 3) AS x WHERE x.v = t.v"
+        "its LIMIT is for each row of the outer query"
     } else if has(&|node| matches!(node, LogicalPlan::Aggregate(_)))? {
-        "it aggregates for each row of the outer query: compare with a scalar subquery, as in t.v = (SELECT max(p.v) …), or \
-         with columns of a join that is grouped by the rows of the outer query"
+        "it aggregates for each row of the outer query"
     } else {
-        "it is more than tables, joins and conditions, and DataFusion makes joins of these only: write the conditions on the \
-         outer query in the WHERE of the subquery itself"
+        "it is more than tables, joins and conditions, and DataFusion makes joins of these only"
     };
     note(config, shape, plan, &Rejection::new(reason));
     Ok(())

@@ -50,6 +50,33 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["NULL"],
     },
+    // A condition on the outer row that names columns of the same name in two tables of the subquery compares one with
+    // itself.
+    Fault {
+        options: &[],
+        sql: "SELECT t.id FROM t WHERE EXISTS (SELECT 1 FROM t AS a CROSS JOIN t AS b WHERE b.id = a.id + t.v - 4 AND b.v <> a.v)",
+        right: &["1"],
+        wrong: &[],
+    },
+    // Of columns that are one by USING, the one whose table comes first by name is that of `*`.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM (SELECT * FROM u LEFT JOIN t USING (id))",
+        right: &["0"],
+        wrong: &["NULL"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT t.v FROM t JOIN u USING (id) WHERE id = 0",
+        right: &[],
+        wrong: &["Ambiguous reference to unqualified field id"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t JOIN t AS r USING (id) JOIN t AS s USING (id)",
+        right: &["1", "2"],
+        wrong: &["Ambiguous reference to unqualified field id"],
+    },
     // The value of an uncorrelated subquery is taken for NOT NULL if its column is.
     Fault {
         options: &[],

@@ -127,7 +127,7 @@ const LIMITS: &[(&str, &str)] = &[
         "names that DataFusion takes for the same",
     ),
     (
-        "IN is not supported with this subquery",
+        "there is no plan for ",
         "IN with a LIMIT or a volatile function",
     ),
     (
