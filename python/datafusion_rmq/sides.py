@@ -140,10 +140,6 @@ class Sides:
             if side.kind(key) not in kinds | {"null", "other"}:
                 raise TypeError(f"{argument}: {key!r} of {side.argument} is {side.type(key)}, {otherwise}")
 
-    def has_whole(self, keys: tuple[str, str]) -> bool:
-        """Whether both range keys are integers, or dates."""
-        return {self.left.kind(keys[0]), self.right.kind(keys[1])} <= {"integer", "date"}
-
     def output(self, merged: set[str], suffixes: tuple[str, str], values: Mapping[str, Callable[[str], str]]) -> str:
         """The SELECT list: all columns of the left side, and for each suffix of `values` those of the right one that are
         not merged with one."""
