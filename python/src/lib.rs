@@ -23,6 +23,7 @@ mod python_values;
 mod query;
 mod range_batches;
 mod range_index;
+mod run_merge;
 mod running;
 mod runtime;
 mod session;
