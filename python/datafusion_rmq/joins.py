@@ -1,13 +1,14 @@
-"""The commonest range joins as functions of two frames. Each is a SQL statement, which `explain()` shows."""
+"""The commonest range joins as functions of two frames. Each is a SQL statement, which `explain()` shows; columns that it
+does not compare are taken from the frames by row number."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from datafusion_rmq.aggregates import Aggregate, aggregate_sql
 from datafusion_rmq.connection import Connection
 from datafusion_rmq.offsets import Key, Offset, Shift, bound_of, compared, offset_of, tolerance_of, window_of
 from datafusion_rmq.result import Result
-from datafusion_rmq.sides import NUMBERS, TIMES, By, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
+from datafusion_rmq.sides import NUMBERS, TIMES, By, Selection, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
 
 __all__ = ["asof_join", "overlap_join", "window_join"]
 
@@ -87,8 +88,11 @@ def window_join(
     arguments = [sides.left.name, sides.right.name, ", ".join(equal_keys), " AND ".join(conditions), ", ".join(columns)]
     if prevailing:
         arguments.append("include prevailing")
-    output = ", ".join(quoted(name) for name in [*sides.left.columns, *aggs])
-    return sides.run(f"SELECT {output} FROM range_join({', '.join(map(literal, arguments))}) AS joined", "joined")
+    selection = Selection()
+    selection.add_side(sides.left, {name: name for name in sides.left.columns}, quoted(sides.left.row), quoted)
+    for name in aggs:
+        selection.add(name, quoted(name))
+    return sides.run(selection, f"range_join({', '.join(map(literal, arguments))}) AS joined", "joined")
 
 
 def asof_join(
@@ -152,9 +156,9 @@ def asof_join(
     for i, (label, shift) in enumerate(_offsets(offsets, sides, keys).items()):
         search = _Search(sides, keys, pairs, shift, "=" if allow_exact_matches else "", within, f"{i}" if i else "")
         joins += search.joins(direction)
-        values[label] = search.value
+        values[label] = search.number, search.value
     merged = {b for a, b in [*pairs, keys] if a == b}
-    return sides.run(f"SELECT {sides.output(merged, shown, values)} FROM {sides.left.name}{joins}")
+    return sides.run(sides.selection(merged, shown, values), sides.left.name + joins)
 
 
 def overlap_join(
@@ -211,14 +215,10 @@ def overlap_join(
     ends_after_start = "<=" if len(left_interval) == 1 else before
     conditions.append(f"{sides.left.column(left_interval[0])} {starts_before_end} {sides.right.column(right_interval[-1])}")
     conditions.append(f"{sides.right.column(right_interval[0])} {ends_after_start} {sides.left.column(left_interval[-1])}")
-    if how in ("semi", "anti"):
-        columns = ", ".join(sides.left.column(name) for name in sides.left.columns)
-    else:
-        columns = sides.output({b for a, b in pairs if a == b}, shown, {"": sides.right.column})
+    right = {} if how in ("semi", "anti") else {"": (sides.right.number, sides.right.column)}
+    selection = sides.selection({b for a, b in pairs if a == b}, shown, right)
     join = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}[how]
-    return sides.run(
-        f"SELECT {columns} FROM {sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}"
-    )
+    return sides.run(selection, f"{sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}")
 
 
 class _Search:
@@ -269,11 +269,19 @@ class _Search:
         equal = " AND ".join(f"{self._left.column(a)} = {side.column(b)}" for a, b in self._pairs)
         return f"{join} ON {equal}" if equal else join
 
+    @property
+    def number(self) -> str:
+        """The number of the row, as SQL."""
+        return self._of_row(lambda side: side.number)
+
     def value(self, name: str) -> str:
-        """A column of the row as SQL."""
+        """A column of the row, as SQL."""
+        return self._of_row(lambda side: side.column(name))
+
+    def _of_row(self, column: Callable[[Side], str]) -> str:
         if len(self._cases) == 1 and not self._cases[0][0]:
-            return self._before.column(name)
-        cases = [f"WHEN {near or True} THEN {side.column(name)}" for near, side in self._cases]
+            return column(self._before)
+        cases = [f"WHEN {near or True} THEN {column(side)}" for near, side in self._cases]
         return f"CASE {' '.join(cases)} END"
 
 

@@ -14,6 +14,7 @@ mod adbc;
 mod canonical_nans;
 mod errors;
 mod frame;
+mod gather;
 mod lent;
 mod ordered_categories;
 mod params;
