@@ -143,6 +143,8 @@ def asof_join(
         direction = strategy
     if direction not in _DIRECTIONS:
         raise ValueError(f"direction={direction!r}: 'backward', 'forward' or 'nearest' is possible")
+    if allow_exact_matches not in (True, False):
+        raise TypeError(f"allow_exact_matches={allow_exact_matches!r}: True or False is needed")
     keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
     shown = suffix_pair(suffix, suffixes)
     sides = Sides(left, right, connection, maintain_order)
