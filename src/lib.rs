@@ -87,6 +87,7 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use expr::range_udf::ranged_column;
 pub use index::catalog::SharedIndexes;
 pub use index::named_index::NamedIndex;
 pub use index::table_version::{TableVersion, VersionedTable};

@@ -34,6 +34,7 @@ _OF_NUMBERS = {
 def aggregate_sql(name: str, agg: Any, side: Side) -> str:
     """One of `aggs` as an expression of SQL."""
     if isinstance(agg, str):
+        side.use_all()
         return agg
     is_pair = isinstance(agg, tuple) and len(agg) in (2, 3) and isinstance(agg[0], str) and isinstance(agg[1], str)
     if not is_pair or not _FUNCTION.fullmatch(agg[1]):

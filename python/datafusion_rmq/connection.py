@@ -83,13 +83,8 @@ class Connection:
                 data = _variable(name, caller)
                 if data is not None:
                     found.append((name, read_frame(name, data)))
-        return self._query(text, params, found)
-
-    def _query(
-        self, text: str, params: Mapping[str, Any] | Sequence[Any] | None, frames: list[tuple[str, Frame]]
-    ) -> Result:
         params = dict(params) if isinstance(params, Mapping) else params
-        return Result(self._session.sql(text, params, frames))
+        return Result(self._session.sql(text, params, found, None))
 
     def register(self, name: str, data: object) -> "Connection":
         """Makes a table of anything with `__arrow_c_stream__` or `__arrow_c_array__`, and replaces one of this name.

@@ -9,9 +9,8 @@ from datafusion_rmq._native import Frame
 __all__ = ["read_frame", "unnamed_levels"]
 
 
-def read_frame(name: str, data: Any, *, index: bool = True, numbered: bool = False) -> Frame:
-    """Reads a table, which errors call `name`. With `index`, its schema says which columns are an index of pandas; with
-    `numbered` it has a column that numbers the rows."""
+def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
+    """Reads a table, which errors call `name`. With `index`, its schema says which columns are an index of pandas."""
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     for library in (pandas, polars):
         if library is not None and isinstance(data, library.Series) and "Struct" not in str(data.dtype):
@@ -25,7 +24,7 @@ def read_frame(name: str, data: Any, *, index: bool = True, numbered: bool = Fal
             if kind.kind == "c":
                 raise TypeError(f"{name}: column {column!r} has complex numbers, for which Arrow has no type; use two columns")
         data = _with_index(data, index)
-    return Frame(name, data, numbered)
+    return Frame(name, data)
 
 
 def unnamed_levels(data: Any) -> dict[str, str]:

@@ -1,13 +1,14 @@
-"""The commonest range joins as functions of two frames. Each is a SQL statement, which `explain()` shows."""
+"""The commonest range joins as functions of two frames. Each is a SQL statement, which `explain()` shows; columns that it
+does not compare are taken from the frames by row number."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from datafusion_rmq.aggregates import Aggregate, aggregate_sql
 from datafusion_rmq.connection import Connection
-from datafusion_rmq.offsets import Key, Offset, Shift, compared, offset_of, tolerance_of, window_of
+from datafusion_rmq.offsets import Key, Offset, Shift, bound_of, compared, offset_of, tolerance_of, window_of
 from datafusion_rmq.result import Result
-from datafusion_rmq.sides import NUMBERS, TIMES, By, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
+from datafusion_rmq.sides import NUMBERS, TIMES, By, Selection, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
 
 __all__ = ["asof_join", "overlap_join", "window_join"]
 
@@ -70,13 +71,9 @@ def window_join(
     sides.check_keys("on", [keys])
     sides.check_keys("by", pairs)
     probe, searched = Key.of(sides.left, keys[0]), Key.of(sides.right, keys[1])
-    whole = sides.has_whole(keys)
-    conditions = []
-    for sign, equal, shift in zip("><", ends, window_of(window, sides, keys)):
-        if shift is not None:
-            # A whole key is at least 2.5 if it is at least 3, and above 2.5 if it is above 2.
-            shift = shift.rounded(up=(sign == ">") == bool(equal)) if whole else shift
-            conditions.append(compared(searched, f"{sign}{equal}", probe, shift))
+    shifts = window_of(window, sides, keys)
+    operators = [f"{sign}{equal}" for sign, equal in zip("><", ends)]
+    conditions = [compared(searched, operator, probe, shift) for operator, shift in zip(operators, shifts) if shift is not None]
     if not isinstance(aggs, Mapping):
         raise TypeError(f"aggs={aggs!r}: a dict of new columns is needed, such as {{'lowest': ('bid', 'min')}}")
     if not aggs:
@@ -91,8 +88,11 @@ def window_join(
     arguments = [sides.left.name, sides.right.name, ", ".join(equal_keys), " AND ".join(conditions), ", ".join(columns)]
     if prevailing:
         arguments.append("include prevailing")
-    output = ", ".join(quoted(name) for name in [*sides.left.columns, *aggs])
-    return sides.run(f"SELECT {output} FROM range_join({', '.join(map(literal, arguments))}) AS joined", "joined")
+    selection = Selection()
+    selection.add_side(sides.left, {name: name for name in sides.left.columns}, quoted(sides.left.row), quoted)
+    for name in aggs:
+        selection.add(name, quoted(name))
+    return sides.run(selection, f"range_join({', '.join(map(literal, arguments))}) AS joined", "joined")
 
 
 def asof_join(
@@ -124,7 +124,8 @@ def asof_join(
     `window_join`.
 
     With `offsets`, the nearest row is looked for at each of several offsets from the left row's `on`: a list, as
-    `["1s", "5s"]`, whose columns end in `_1s` and `_5s`, or a dict of suffixes and offsets.
+    `["1s", "5s"]`, whose columns end in `_1s` and `_5s`, or a dict of suffixes and offsets. `tolerance` is counted from the
+    sum. As in `window_join`, a sum beyond the ends of the type, or of the day of a time of day, is beyond all rows.
 
     >>> import polars as pl
     >>> trades = pl.DataFrame({"id": [1, 2], "ts": [10, 20]})
@@ -142,6 +143,8 @@ def asof_join(
         direction = strategy
     if direction not in _DIRECTIONS:
         raise ValueError(f"direction={direction!r}: 'backward', 'forward' or 'nearest' is possible")
+    if allow_exact_matches not in (True, False):
+        raise TypeError(f"allow_exact_matches={allow_exact_matches!r}: True or False is needed")
     keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
     shown = suffix_pair(suffix, suffixes)
     sides = Sides(left, right, connection, maintain_order)
@@ -155,9 +158,9 @@ def asof_join(
     for i, (label, shift) in enumerate(_offsets(offsets, sides, keys).items()):
         search = _Search(sides, keys, pairs, shift, "=" if allow_exact_matches else "", within, f"{i}" if i else "")
         joins += search.joins(direction)
-        values[label] = search.value
+        values[label] = search.number, search.value
     merged = {b for a, b in [*pairs, keys] if a == b}
-    return sides.run(f"SELECT {sides.output(merged, shown, values)} FROM {sides.left.name}{joins}")
+    return sides.run(sides.selection(merged, shown, values), sides.left.name + joins)
 
 
 def overlap_join(
@@ -214,14 +217,10 @@ def overlap_join(
     ends_after_start = "<=" if len(left_interval) == 1 else before
     conditions.append(f"{sides.left.column(left_interval[0])} {starts_before_end} {sides.right.column(right_interval[-1])}")
     conditions.append(f"{sides.right.column(right_interval[0])} {ends_after_start} {sides.left.column(left_interval[-1])}")
-    if how in ("semi", "anti"):
-        columns = ", ".join(sides.left.column(name) for name in sides.left.columns)
-    else:
-        columns = sides.output({b for a, b in pairs if a == b}, shown, {"": sides.right.column})
+    right = {} if how in ("semi", "anti") else {"": (sides.right.number, sides.right.column)}
+    selection = sides.selection({b for a, b in pairs if a == b}, shown, right)
     join = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}[how]
-    return sides.run(
-        f"SELECT {columns} FROM {sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}"
-    )
+    return sides.run(selection, f"{sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}")
 
 
 class _Search:
@@ -239,9 +238,7 @@ class _Search:
     ) -> None:
         self._left = sides.left
         self._key, self._pairs, self._exact, self._tolerance = keys[1], pairs, exact, tolerance
-        probe = Key.of(sides.left, keys[0])
-        # The sum may have another type.
-        self._probe = probe if shift.number == 0 else Key(shift.added_to(probe.sql), None)
+        self._probe, self._shift = Key.of(sides.left, keys[0]), shift
         self._before = sides.right.named(f"__right{number}") if number else sides.right
         self._after = sides.right.named(f"__after{number}")
         # Where a side has the row, most wanted first.
@@ -249,30 +246,44 @@ class _Search:
 
     def joins(self, direction: str) -> str:
         """The joins that find it. The nearest is one of the row before and the row after."""
-        sides = {"backward": [(">", self._before)], "forward": [("<", self._before)]}
-        sides["nearest"] = [*sides["backward"], ("<", self._after)]
+        sides = {"backward": [("<", self._before)], "forward": [(">", self._before)]}
+        sides["nearest"] = [*sides["backward"], (">", self._after)]
         return "".join(self._join(operator, side) for operator, side in sides[direction])
 
     def _join(self, operator: str, side: Side) -> str:
+        """The join with the row whose key is before the sum, or with `>` after it."""
         probe, searched = self._probe, Key.of(side, self._key)
         conditions = []
         if side is self._after:
             before = self._before.column(self._key)
-            nearer = f"rmq_distance({searched.sql}, {probe.sql}) < rmq_distance({probe.sql}, {before})"
+            # Between both keys the sum is one of the finer unit.
+            at = bound_of(max(searched, probe, key=Key.unit), "<=", probe, self._shift)[1]
+            nearer = f"rmq_distance({searched.sql}, {at}) < rmq_distance({at}, {before})"
             conditions.append(f"coalesce({nearer}, {before} IS NULL)")
         if self._tolerance is not None:
-            later, earlier = (probe, searched) if operator == ">" else (searched, probe)
-            conditions.append(compared(later, "<=", earlier, self._tolerance))
+            last = self._shift.plus(self._tolerance, -1 if operator == "<" else 1)
+            conditions.append(compared(searched, ">=" if operator == "<" else "<=", probe, last))
         self._cases.insert(0, (" AND ".join(conditions), side))
-        join = f" ASOF JOIN {side.name} MATCH_CONDITION ({probe.sql} {operator}{self._exact} {searched.sql})"
+        operator, bound = bound_of(searched, operator + self._exact, probe, self._shift)
+        # The left side comes first.
+        operator = operator.translate(str.maketrans("<>", "><"))
+        join = f" ASOF JOIN {side.name} MATCH_CONDITION ({bound} {operator} {searched.sql})"
         equal = " AND ".join(f"{self._left.column(a)} = {side.column(b)}" for a, b in self._pairs)
         return f"{join} ON {equal}" if equal else join
 
+    @property
+    def number(self) -> str:
+        """The number of the row, as SQL."""
+        return self._of_row(lambda side: side.number)
+
     def value(self, name: str) -> str:
-        """A column of the row as SQL."""
+        """A column of the row, as SQL."""
+        return self._of_row(lambda side: side.column(name))
+
+    def _of_row(self, column: Callable[[Side], str]) -> str:
         if len(self._cases) == 1 and not self._cases[0][0]:
-            return self._before.column(name)
-        cases = [f"WHEN {near or True} THEN {side.column(name)}" for near, side in self._cases]
+            return column(self._before)
+        cases = [f"WHEN {near or True} THEN {column(side)}" for near, side in self._cases]
         return f"CASE {' '.join(cases)} END"
 
 

@@ -12,7 +12,7 @@ from datafusion_rmq.sides import NUMBERS, TIMES, Side, Sides, dictionary_values,
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Key", "Offset", "Shift", "compared", "offset_of", "tolerance_of", "window_of"]
+__all__ = ["Key", "Offset", "Shift", "bound_of", "compared", "offset_of", "tolerance_of", "window_of"]
 
 Offset: TypeAlias = "str | SupportsFloat | datetime.timedelta | np.timedelta64 | None"
 
@@ -37,6 +37,9 @@ _UNITS = {
     "q": ("months", 3),
     "y": ("years", 1),
 }
+# In the names of Arrow's types, coarse ones first. Dates have days.
+_UNIT = re.compile(r"\((s|ms|µs|ns)\b")
+_UNITS_OF_TYPES = ["", "s", "ms", "µs", "ns"]
 _TIMEDELTA64 = re.compile(r"m8\[(\d*)(\w+)\]")
 # Units of timedelta64 that are spelled otherwise, or are lengths.
 _UNITS64 = {**_UNITS, "D": ("hours", 24), "W": ("hours", 168), "M": ("months", 1), "Y": ("years", 1)}
@@ -83,6 +86,20 @@ class Shift:
         """The next whole number, for columns of integers."""
         return self if self.number is None else Shift(math.ceil(self.number) if up else math.floor(self.number))
 
+    def plus(self, other: "Shift", sign: int = 1) -> "Shift":
+        """Both offsets as one, or that of the other's length back."""
+        if self.number is not None and other.number is not None:
+            return Shift(self.number + sign * other.number)
+        counts: dict[str, int] = {}
+        for one, by in ((self, 1), (other, sign)):
+            for count, unit in one.duration().parts:
+                counts[unit] = counts.get(unit, 0) + by * count
+        return Shift(None, tuple((count, unit) for unit, count in counts.items()))
+
+    def duration(self) -> "Shift":
+        """A duration. A number is one of days."""
+        return self if self.number is None else Shift(None, ((round(self.number * 86_400_000_000), "microseconds"),))
+
     def least_and_most(self) -> "tuple[int | float, int | float]":
         """The bounds of its length, in nanoseconds where it is a duration."""
         if self.number is not None:
@@ -93,26 +110,44 @@ class Shift:
 
 @dataclass(frozen=True)
 class Key:
-    """A range key as SQL, and its Arrow type, if that is known."""
+    """A range key as SQL, and its Arrow type."""
 
     sql: str
-    type: str | None
+    type: str
 
     @classmethod
     def of(cls, side: Side, name: str) -> "Key":
         arrow_type = side.type(name)
         return cls(side.column(name), dictionary_values(arrow_type) or arrow_type)
 
+    def unit(self) -> int:
+        """A number that is greater for finer units of time."""
+        named = _UNIT.search(self.type)
+        return _UNITS_OF_TYPES.index(named[1]) if named else 0
 
-def compared(key: Key, operator: str, bound: Key, shift: Shift) -> str:
-    """The comparison of a range key with a bound plus an offset, as SQL."""
-    kinds = {kind_of(one.type or "") for one in (key, bound)}
+
+def bound_of(key: Key, operator: str, value: Key, shift: Shift) -> tuple[str, str]:
+    """What a key is compared with if it is to compare so with a value plus an offset: an operator and SQL."""
+    if shift.number == 0:
+        return operator, value.sql
+    kinds = {kind_of(key.type), kind_of(value.type)}
+    if kinds <= {"integer", "date"}:
+        # A whole key is at least 2.5 if it is at least 3, and above 2.5 if it is above 2.
+        shift = shift.rounded(up=operator in (">=", "<"))
+    if kinds == {"date"}:
+        shift = shift.duration()
     has_bound = len(kinds) == 1 and kinds <= (TIMES if shift.number is None else {"integer"})
-    offset = repr(shift.number) if shift.number is not None else shift.interval()
     # Unlike a sum it does not overflow, nor pass midnight.
-    if has_bound and key.type and shift.fits_64_bits():
-        return f"{key.sql} {operator[0]}= rmq_bound('{operator}', {bound.sql}, {offset}, {literal(key.type)})"
-    return f"{key.sql} {operator} {shift.added_to(bound.sql)}"
+    if has_bound and shift.fits_64_bits():
+        offset = repr(shift.number) if shift.number is not None else shift.interval()
+        return f"{operator[0]}=", f"rmq_bound('{operator}', {value.sql}, {offset}, {literal(key.type)})"
+    return operator, shift.added_to(value.sql)
+
+
+def compared(key: Key, operator: str, value: Key, shift: Shift) -> str:
+    """The comparison of a key with a value plus an offset, as SQL."""
+    operator, bound = bound_of(key, operator, value, shift)
+    return f"{key.sql} {operator} {bound}"
 
 
 def window_of(window: Any, sides: Sides, keys: tuple[str, str]) -> "tuple[Shift | None, Shift | None]":
@@ -131,7 +166,7 @@ def tolerance_of(tolerance: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
     shift = offset_of(f"tolerance={tolerance!r}", tolerance, sides, keys)
     if shift.least_and_most()[1] < 0:
         raise ValueError(f"tolerance={tolerance!r}: it is negative")
-    return shift.rounded(up=False) if sides.has_whole(keys) else shift
+    return shift
 
 
 def offset_of(argument: str, given: Any, sides: Sides, keys: tuple[str, str]) -> Shift:

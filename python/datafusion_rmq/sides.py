@@ -10,7 +10,7 @@ from datafusion_rmq.connection import Connection, connect
 from datafusion_rmq.frames import read_frame, unnamed_levels
 from datafusion_rmq.result import Result
 
-__all__ = ["By", "Side", "Sides", "dictionary_values", "kind_of", "literal", "pair", "pairs_of", "quoted", "range_keys", "suffix_pair"]
+__all__ = ["By", "Selection", "Side", "Sides", "dictionary_values", "kind_of", "literal", "pair", "pairs_of", "quoted", "range_keys", "suffix_pair"]
 
 # A list, as a tuple of two names would read as a pair of a left and a right column.
 By: TypeAlias = "str | list[str] | list[tuple[str, str]] | list[str | tuple[str, str]] | Mapping[str, str] | None"
@@ -61,37 +61,39 @@ def _comparable(one: str, other: str) -> bool:
 
 
 class Side:
-    """A table of the statement: a frame under a name of ours, or a table of the connection."""
+    """A table of the statement: a frame under a name of ours, or a table of the connection.
+
+    Of a frame the statement sees the columns that it compares, and one that numbers the rows. By that the other columns of
+    the result are taken from the frame, so a statement has few columns to plan.
+    """
 
     def __init__(self, argument: str, data: object, connection: Connection, numbered: bool) -> None:
         self.argument = argument
-        self.frames: list[tuple[str, Frame]] = []
+        self.frame: Frame | None = None
         # An index of pandas without a name can be a key, but is no column of the result where it is the right side's.
         self.unnamed = set(unnamed_levels(data).values())
         # One alias for each side, so that a table can be joined with itself.
         self.alias = f"__{argument}"
-        # The column that numbers the rows, and is none of `columns`.
-        self.row: str | None = None
         if isinstance(data, str):
             session = connection._session
             self._types = dict(zip(session.columns(data), session.types(data)))
             self.table = quoted(data)
-            self.name = f"{self.table} AS {quoted(self.alias)}"
-            if numbered:
-                self.row = "__row"
-                while self.row in self._types:
-                    self.row += "_"
-                rows = f"SELECT *, row_number() OVER () AS {quoted(self.row)} FROM {self.table}"
-                self.name = f"({rows}) AS {quoted(self.alias)}"
         else:
             # The index of the result is that of the left side.
-            frame = read_frame(argument, data, index=argument == "left", numbered=numbered)
-            self._types = dict(zip(frame.columns, frame.types))
-            self.row = frame.row_number
-            if self.row is not None:
-                del self._types[self.row]
-            self.table = self.name = quoted(self.alias)
-            self.frames = [(self.alias, frame)]
+            self.frame = read_frame(argument, data, index=argument == "left")
+            self._types = dict(zip(self.frame.columns, self.frame.types))
+            self.table = quoted(self.alias)
+        self._positions = {name: i for i, name in enumerate(self._types)}
+        # Columns that the statement names.
+        self._used: set[str] = set()
+        # The column that numbers the rows, and is none of `columns`. A frame has it, and a numbered table.
+        self.row = "__row"
+        while self.row in self._types:
+            self.row += "_"
+        self.name = self.table if self.frame is not None else f"{self.table} AS {quoted(self.alias)}"
+        if self.frame is None and numbered:
+            rows = f"SELECT *, row_number() OVER () AS {quoted(self.row)} FROM {self.table}"
+            self.name = f"({rows}) AS {quoted(self.alias)}"
 
     @property
     def columns(self) -> list[str]:
@@ -114,7 +116,57 @@ class Side:
 
     def column(self, name: str) -> str:
         self.type(name)
+        self._used.add(name)
         return f"{quoted(self.alias)}.{quoted(name)}"
+
+    def use_all(self) -> None:
+        """Has the statement see all columns."""
+        self._used.update(self._types)
+
+    @property
+    def number(self) -> str:
+        """The column that numbers the rows, as SQL."""
+        return f"{quoted(self.alias)}.{quoted(self.row)}"
+
+    def position(self, name: str) -> int:
+        return self._positions[name]
+
+    def seen(self) -> list[tuple[str, Frame]]:
+        """The frame that the statement sees."""
+        if self.frame is None:
+            return []
+        columns = sorted(self._positions[name] for name in self._used)
+        return [(self.alias, self.frame.numbered(columns, self.row))]
+
+
+class Selection:
+    """The columns of a result: those that the statement selects, and those that are taken from frames."""
+
+    def __init__(self) -> None:
+        self.sql: list[str] = []
+        # Names, and what `Session.sql` takes.
+        self._shown: list[tuple[str, int, int | None]] = []
+        self._numbered: list[tuple[int, Frame]] = []
+
+    def add(self, name: str, sql: str) -> None:
+        self._shown.append((name, len(self.sql), None))
+        self.sql.append(f"{sql} AS {quoted(name)}")
+
+    def add_side(self, side: Side, names: Mapping[str, str], row: str, value: Callable[[str], str]) -> None:
+        """Columns of a side, and how they are called. As SQL, `row` is the number of the row, and `value` of a column
+        its value."""
+        if side.frame is None:
+            for column, name in names.items():
+                self.add(name, value(column))
+        elif names:
+            number = len(self.sql)
+            self.sql.append(row)
+            self._numbered.append((number, side.frame))
+            self._shown += [(name, number, side.position(column)) for column, name in names.items()]
+
+    @property
+    def shown(self) -> tuple[list[tuple[str, int, int | None]], list[tuple[int, Frame]]]:
+        return self._shown, self._numbered
 
 
 class Sides:
@@ -124,6 +176,7 @@ class Sides:
         if connection is not None and not isinstance(connection, Connection):
             raise TypeError(f"connection={connection!r}: what datafusion_rmq.connect() returns is needed")
         self.connection = connection or connect()
+        self._maintain_order = maintain_order
         self.left = Side("left", left, self.connection, maintain_order)
         self.right = Side("right", right, self.connection, False)
 
@@ -140,36 +193,37 @@ class Sides:
             if side.kind(key) not in kinds | {"null", "other"}:
                 raise TypeError(f"{argument}: {key!r} of {side.argument} is {side.type(key)}, {otherwise}")
 
-    def has_whole(self, keys: tuple[str, str]) -> bool:
-        """Whether both range keys are integers, or dates."""
-        return {self.left.kind(keys[0]), self.right.kind(keys[1])} <= {"integer", "date"}
-
-    def output(self, merged: set[str], suffixes: tuple[str, str], values: Mapping[str, Callable[[str], str]]) -> str:
-        """The SELECT list: all columns of the left side, and for each suffix of `values` those of the right one that are
-        not merged with one."""
+    def selection(
+        self, merged: set[str], suffixes: tuple[str, str], values: Mapping[str, tuple[str, Callable[[str], str]]]
+    ) -> Selection:
+        """All columns of the left side, and for each suffix of `values` those of the right one that are not merged with
+        one. Of these `values` has the number of the row, and the value of a column, as SQL."""
         right = [name for name in self.right.columns if name not in merged | self.right.unnamed]
-        shown: dict[str, str] = {}
-        taken: list[str] = []
         # A name that both sides have. With offsets, all columns of the right side have the suffix of their offset.
-        both = {name for name in self.left.columns if name in right} if "" in values else set()
-        for name in self.left.columns:
-            taken.append(name + suffixes[0] if name in both else name)
-            shown[taken[-1]] = self.left.column(name)
-        for label, value in values.items():
-            for name in right:
-                taken.append(name + suffixes[1] if name in both else name + label)
-                shown[taken[-1]] = value(name)
-        if len(shown) < len(taken):
-            twice = next(name for i, name in enumerate(taken) if name in taken[:i])
-            argument = f"suffix={suffixes[1]!r}" if "" in values else f"offsets={list(values)}"
-            raise ValueError(f"{argument}: two columns would be called {twice!r}")
-        return ", ".join(f"{value} AS {quoted(name)}" for name, value in shown.items())
+        both = {*self.left.columns} & {*right} if "" in values else set()
+        selection = Selection()
+        shown = {name: name + suffixes[0] if name in both else name for name in self.left.columns}
+        selection.add_side(self.left, shown, self.left.number, self.left.column)
+        taken = [*shown.values()]
+        for label, (row, value) in values.items():
+            shown = {name: name + suffixes[1] if name in both else name + label for name in right}
+            selection.add_side(self.right, shown, row, value)
+            taken += shown.values()
+        known: set[str] = set()
+        for name in taken:
+            if name in known:
+                argument = f"suffix={suffixes[1]!r}" if "" in values else f"offsets={list(values)}"
+                raise ValueError(f"{argument}: two columns would be called {name!r}")
+            known.add(name)
+        return selection
 
-    def run(self, sql: str, left: str | None = None) -> Result:
+    def run(self, selection: Selection, source: str, left: str | None = None) -> Result:
         """Plans a statement, whose rows are ordered as those of the left side, which it calls `left`."""
-        if self.left.row is not None:
+        sql = f"SELECT {', '.join(selection.sql)} FROM {source}"
+        if self._maintain_order:
             sql += f" ORDER BY {left or quoted(self.left.alias)}.{quoted(self.left.row)}"
-        return self.connection._query(sql, None, self.left.frames + self.right.frames)
+        frames = self.left.seen() + self.right.seen()
+        return Result(self.connection._session.sql(sql, None, frames, selection.shown))
 
 
 def quoted(name: str) -> str:

@@ -6,6 +6,7 @@ use arrow::array::{RecordBatch, UInt64Array};
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::catalog::TableProvider;
+use datafusion::common::Result;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::ident;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -23,43 +24,58 @@ use crate::errors::{OperationalError, from_datafusion};
 /// only once.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
 pub struct Frame {
-    pub table: Arc<dyn TableProvider>,
-    /// The last column, if it numbers the rows.
-    #[pyo3(get)]
-    row_number: Option<String>,
+    pub schema: SchemaRef,
+    pub batches: Arc<[RecordBatch]>,
+    /// Whether the rows are sorted by the last column, which numbers them.
+    is_numbered: bool,
 }
 
 #[pymethods]
 impl Frame {
-    /// Reads `data`, which errors call `name`. With `numbered` it gets a column that numbers the rows, which are sorted
-    /// by it.
+    /// Reads `data`, which errors call `name`.
     #[new]
-    #[pyo3(signature = (name, data, numbered=false))]
-    fn new(py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, numbered: bool) -> PyResult<Self> {
+    fn new(py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (schema, batches) = read(py, name, data)?;
-        if numbered {
-            return with_row_numbers(&schema, batches).map_err(from_datafusion);
-        }
-        let table = MemTable::try_new(schema, vec![batches]).map_err(from_datafusion)?;
         Ok(Self {
-            table: Arc::new(table),
-            row_number: None,
+            schema,
+            batches: batches.into(),
+            is_numbered: false,
         })
+    }
+
+    /// Some of the columns, by position, and one of this name that numbers the rows.
+    fn numbered(&self, columns: Vec<usize>, name: &str) -> PyResult<Self> {
+        let frame = with_row_numbers(self, &columns, name);
+        frame.map_err(|error| from_datafusion(error.into()))
     }
 
     /// The names of the columns.
     #[getter]
     fn columns(&self) -> Vec<String> {
-        let schema = self.table.schema();
-        schema.fields().iter().map(|f| f.name().clone()).collect()
+        let fields = self.schema.fields().iter();
+        fields.map(|field| field.name().clone()).collect()
     }
 
     /// Their Arrow types.
     #[getter]
     fn types(&self) -> Vec<String> {
-        let schema = self.table.schema();
-        let types = schema.fields().iter().map(|f| f.data_type().to_string());
-        types.collect()
+        let fields = self.schema.fields().iter();
+        fields.map(|field| field.data_type().to_string()).collect()
+    }
+}
+
+impl Frame {
+    /// The frame as a table of one partition.
+    pub fn table(&self) -> Result<Arc<dyn TableProvider>> {
+        let partitions = vec![self.batches.to_vec()];
+        let table = MemTable::try_new(Arc::clone(&self.schema), partitions)?;
+        let order = self.schema.fields().last().filter(|_| self.is_numbered);
+        Ok(Arc::new(match order {
+            Some(number) => {
+                table.with_sort_order(vec![vec![ident(number.name()).sort(true, false)]])
+            }
+            None => table,
+        }))
     }
 }
 
@@ -115,32 +131,24 @@ fn read(
     Ok((schema, batches))
 }
 
-/// Makes a table whose last column numbers the rows.
-fn with_row_numbers(
-    schema: &SchemaRef,
-    batches: Vec<RecordBatch>,
-) -> datafusion::common::Result<Frame> {
-    let mut name = "__row".to_string();
-    while schema.field_with_name(&name).is_ok() {
-        name.push('_');
-    }
-    let number = Arc::new(Field::new(&name, DataType::UInt64, false));
+/// The frame of some columns and a last one that numbers the rows.
+fn with_row_numbers(frame: &Frame, columns: &[usize], name: &str) -> Result<Frame, ArrowError> {
+    let schema = frame.schema.project(columns)?;
+    let number = Arc::new(Field::new(name, DataType::UInt64, false));
     let fields: Fields = schema.fields().iter().cloned().chain([number]).collect();
-    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata));
     let mut first = 0;
-    let batches = batches.into_iter().map(|batch| {
+    let batches = frame.batches.iter().map(|batch| {
         let end = first + batch.num_rows() as u64;
-        let mut columns = batch.columns().to_vec();
+        let mut columns = batch.project(columns)?.columns().to_vec();
         columns.push(Arc::new(UInt64Array::from_iter_values(first..end)));
         first = end;
         RecordBatch::try_new(Arc::clone(&schema), columns)
     });
-    let batches = batches.collect::<Result<Vec<_>, ArrowError>>()?;
-    let table = MemTable::try_new(Arc::clone(&schema), vec![batches])?;
-    let order = vec![ident(&name).sort(true, false)];
     Ok(Frame {
-        table: Arc::new(table.with_sort_order(vec![order])),
-        row_number: Some(name),
+        batches: batches.collect::<Result<_, ArrowError>>()?,
+        schema,
+        is_numbered: true,
     })
 }
 

@@ -11,6 +11,7 @@ use datafusion::common::{DFSchema, ExprSchema, Result, plan_err};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::optimizer::AnalyzerRule;
+use datafusion_rmq::{RangeFunction, ranged_column};
 
 /// Refuses plans that compare ordered categories. It comes before all rules that add casts.
 #[derive(Debug)]
@@ -45,11 +46,22 @@ fn check(expr: &Expr, schemas: &[&DFSchema]) -> Result<()> {
             call.func.name(),
             compared_by(call.func.name(), &call.params.args),
         ),
-        Expr::WindowFunction(call) => (
-            call.fun.name(),
-            compared_by(call.fun.name(), &call.params.args),
-        ),
-        Expr::ScalarFunction(call) => (call.func.name(), compared_by(call.func.name(), &call.args)),
+        Expr::WindowFunction(call) => {
+            let name = call.fun.name();
+            let mut compared = compared_by(name, &call.params.args);
+            // Its bounds are values of the ORDER BY expression.
+            if name.starts_with("range_frame_") {
+                compared.extend(call.params.order_by.iter().map(|sort| &sort.expr));
+            }
+            (name, compared)
+        }
+        Expr::ScalarFunction(call) => {
+            let name = call.func.name();
+            if let Some(column) = ranged_column(call).filter(|column| is_ordered(column)) {
+                return refuse(column.name(), name);
+            }
+            (name, compared_by(name, &call.args))
+        }
         Expr::BinaryExpr(BinaryExpr {
             left,
             op: Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq,
@@ -62,13 +74,17 @@ fn check(expr: &Expr, schemas: &[&DFSchema]) -> Result<()> {
     };
     for expr in compared {
         if let Some(name) = ordered(expr, schemas) {
-            return plan_err!(
-                "{name} is an ordered category, and {what} would go by its text, not by its order: take the numbers of the \
-                 categories (.cat.codes in pandas, .to_physical() in polars), or {name}::TEXT if the text is meant"
-            );
+            return refuse(name, what);
         }
     }
     Ok(())
+}
+
+fn refuse(name: &str, what: &str) -> Result<()> {
+    plan_err!(
+        "{name} is an ordered category, and {what} would go by its text, not by its order: take the numbers of the \
+         categories (.cat.codes in pandas, .to_physical() in polars), or {name}::TEXT if the text is meant"
+    )
 }
 
 /// The arguments that a function compares.
@@ -77,13 +93,23 @@ fn compared_by<'a>(function: &str, args: &'a [Expr]) -> Vec<&'a Expr> {
         "min" | "max" => args.iter().take(1).collect(),
         "arg_min" | "arg_max" => args.iter().skip(1).collect(),
         "greatest" | "least" => args.iter().collect(),
+        _ if is_frame_function(function) => args.iter().collect(),
         _ => vec![],
     }
 }
 
+/// Whether it is `frame_min`, `range_frame_min` or one of their like.
+fn is_frame_function(function: &str) -> bool {
+    let name = function.strip_prefix("range_").unwrap_or(function);
+    RangeFunction::ALL.iter().any(|f| f.frame_name() == name)
+}
+
+fn is_ordered(field: &Field) -> bool {
+    field.dict_is_ordered() == Some(true)
+}
+
 /// The name of the column that an expression is, if that has ordered categories.
 fn ordered<'a>(expr: &'a Expr, schemas: &[&DFSchema]) -> Option<&'a str> {
-    let is_ordered = |field: &Field| field.dict_is_ordered() == Some(true);
     match expr {
         Expr::Alias(alias) => ordered(&alias.expr, schemas),
         Expr::Column(column) => {
@@ -95,6 +121,10 @@ fn ordered<'a>(expr: &'a Expr, schemas: &[&DFSchema]) -> Option<&'a str> {
         }
         Expr::OuterReferenceColumn(field, column) => {
             is_ordered(field).then_some(column.name.as_str())
+        }
+        Expr::ScalarSubquery(query) => {
+            let field = query.subquery.schema().fields().first()?;
+            is_ordered(field).then_some(field.name().as_str())
         }
         _ => None,
     }

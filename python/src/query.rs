@@ -13,14 +13,17 @@ use datafusion::common::cast::as_string_array;
 use datafusion::common::format::ExplainFormat;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::ExplainOption;
-use datafusion::physical_plan::{collect, execute_stream};
+use datafusion::physical_plan::common::collect;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::PyRecordBatchReader;
 
 use crate::errors::from_datafusion;
+use crate::gather::Gather;
 use crate::progress::{RunningPlan, run_with_bar};
 use crate::python_values::python_columns;
 use crate::running::Running;
@@ -37,23 +40,35 @@ pub struct Query {
     #[pyo3(get)]
     changes: bool,
     frames: Arc<Frames>,
+    /// What the result's columns are, if they are not the query's.
+    gather: Option<Arc<Gather>>,
     shared: Arc<Shared>,
     rows: Mutex<Option<Arc<[RecordBatch]>>>,
 }
 
 impl Query {
-    pub fn new(sql: String, planned: Planned, frames: Frames, shared: Arc<Shared>) -> Self {
+    pub fn new(
+        sql: String,
+        planned: Planned,
+        frames: Frames,
+        gather: Option<Gather>,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
             sql,
             frame: planned.frame,
             changes: planned.changes,
             frames: Arc::new(frames),
+            gather: gather.map(Arc::new),
             shared,
             rows: Mutex::default(),
         }
     }
 
     fn schema(&self) -> SchemaRef {
+        if let Some(gather) = &self.gather {
+            return gather.schema();
+        }
         let schema: &Schema = self.frame.schema().as_arrow();
         Arc::new(schema.clone())
     }
@@ -65,7 +80,9 @@ impl Query {
         if let Some(rows) = known {
             return Ok(rows);
         }
-        let rows: Arc<[RecordBatch]> = self.collect(py, self.frame.clone())?.into();
+        let rows: Arc<[RecordBatch]> = self
+            .collect(py, self.frame.clone(), self.gather.clone())?
+            .into();
         Ok(Arc::clone(self.lock().get_or_insert(rows)))
     }
 
@@ -73,7 +90,12 @@ impl Query {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn collect(&self, py: Python<'_>, frame: DataFrame) -> PyResult<Vec<RecordBatch>> {
+    fn collect(
+        &self,
+        py: Python<'_>,
+        frame: DataFrame,
+        gather: Option<Arc<Gather>>,
+    ) -> PyResult<Vec<RecordBatch>> {
         let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
         let running = RunningPlan::default();
         let known = Arc::clone(&running);
@@ -81,7 +103,12 @@ impl Query {
             let context = Arc::new(frame.task_ctx());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
-            collect(Arc::clone(known.get_or_init(|| plan)), context).await
+            collect(running_query(
+                Arc::clone(known.get_or_init(|| plan)),
+                context,
+                gather,
+            )?)
+            .await
         };
         run_with_bar(py, self.shared.progress.as_ref(), &running, rows)
     }
@@ -134,12 +161,12 @@ impl Query {
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
-        let frame = self.frame.clone();
+        let (frame, gather) = (self.frame.clone(), self.gather.clone());
         let stream = run(py, async move {
             let context = Arc::new(frame.task_ctx());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
-            execute_stream(plan, context)
+            running_query(plan, context, gather)
         })?;
         let reader = Running::new(self.schema(), stream, None);
         capsule(py, Box::new(reader), requested_schema)
@@ -210,7 +237,7 @@ impl Query {
             .with_format(format);
         let frame = self.frame.clone().explain_with_options(options);
         let mut text = String::new();
-        for batch in self.collect(py, frame.map_err(from_datafusion)?)? {
+        for batch in self.collect(py, frame.map_err(from_datafusion)?, None)? {
             let kinds = as_string_array(batch.column(0)).map_err(from_datafusion)?;
             let plans = as_string_array(batch.column(1)).map_err(from_datafusion)?;
             for (kind, plan) in kinds.iter().zip(plans) {
@@ -221,6 +248,20 @@ impl Query {
         }
         Ok(text)
     }
+}
+
+/// The rows of a plan, as those of the result.
+fn running_query(
+    plan: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    gather: Option<Arc<Gather>>,
+) -> Result<SendableRecordBatchStream> {
+    let threads = context.session_config().target_partitions();
+    let rows = execute_stream(plan, context)?;
+    Ok(match gather {
+        Some(gather) => gather.applied(rows, threads),
+        None => rows,
+    })
 }
 
 fn from_arrow(error: ArrowError) -> PyErr {

@@ -16,7 +16,9 @@ use datafusion::datasource::listing::{
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::errors::from_datafusion;
 use crate::frame::Frame;
+use crate::gather::{Gather, Shown};
 use crate::lent;
 use crate::params;
 use crate::progress::{RunningPlan, run_with_bar};
@@ -24,6 +26,9 @@ use crate::query::Query;
 use crate::runtime::run;
 use crate::shared::{Frames, Shared, option_names};
 use crate::table_names;
+
+/// The columns of a result, and the frames whose rows columns of the query number.
+type ShownColumns<'py> = (Vec<Shown>, Vec<(usize, PyRef<'py, Frame>)>);
 
 /// A session.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
@@ -54,7 +59,8 @@ impl Session {
 
     /// Registers a table. It replaces one of the same name.
     fn register(&self, py: Python<'_>, name: String, frame: &Frame) -> PyResult<()> {
-        self.replace(py, name, Arc::clone(&frame.table))
+        let table = frame.table().map_err(from_datafusion)?;
+        self.replace(py, name, table)
     }
 
     /// Removes a table.
@@ -146,26 +152,38 @@ impl Session {
         lent::lend(&self.shared)
     }
 
-    /// Plans a statement, and runs it if it is no query.
+    /// Plans a statement, and runs it if it is no query. With `shown`, the result has these columns, some of which are
+    /// taken from frames whose rows the query numbers.
     fn sql(
         &self,
         py: Python<'_>,
         sql: &str,
         params: Option<&Bound<'_, PyAny>>,
         frames: Vec<(String, PyRef<'_, Frame>)>,
+        shown: Option<ShownColumns<'_>>,
     ) -> PyResult<Query> {
         let params = params.map(params::values).transpose()?;
-        let frames: Frames = frames
+        let frames = frames
             .into_iter()
-            .map(|(name, frame)| (name, Arc::clone(&frame.table)))
-            .collect();
+            .map(|(name, frame)| Ok((name, frame.table()?)))
+            .collect::<Result<Frames>>()
+            .map_err(from_datafusion)?;
+        let shown = shown.map(|(columns, numbered)| {
+            let numbered = numbered.into_iter().map(|(number, frame)| {
+                let batches = Arc::clone(&frame.batches);
+                (number, Arc::clone(&frame.schema), batches)
+            });
+            (columns, numbered.collect::<Vec<_>>())
+        });
         let shared = Arc::clone(&self.shared);
         let text = sql.to_string();
         let running = RunningPlan::default();
         let known = Arc::clone(&running);
         let planned = async move {
             let planned = shared.statement(&text, params, &frames, &known).await?;
-            Ok(Query::new(text, planned, frames, shared))
+            let schema = planned.frame.schema().as_arrow();
+            let gather = shown.map(|(columns, frames)| Gather::new(schema, columns, frames));
+            Ok(Query::new(text, planned, frames, gather, shared))
         };
         run_with_bar(py, self.shared.progress.as_ref(), &running, planned)
     }

@@ -13,7 +13,7 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{RmqOptions, prepare_statement, sql_to_statement};
+use datafusion_rmq::{RmqOptions, SessionStateBuilderExt, prepare_statement, sql_to_statement};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
@@ -22,6 +22,7 @@ use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
 };
 use crate::progress::RunningPlan;
+use crate::run_merge::MergeRuns;
 
 /// How names of options begin that are no part of a configuration, but of its runtime.
 const RUNTIME: &str = "datafusion.runtime.";
@@ -93,9 +94,10 @@ impl Shared {
             .with_runtime_env(runtime.build_arc()?)
             .with_analyzer_rules(analyzer.rules)
             .with_default_features()
+            .with_rmq()
+            .with_physical_optimizer_rule(Arc::new(MergeRuns))
             .build();
         let ctx = SessionContext::new_with_state(state);
-        datafusion_rmq::register(&ctx);
         // In the order of their names, since a cache has a time to live only where it has a limit.
         for (name, value) in settings {
             // Planning it sets it.

@@ -70,6 +70,7 @@ def test_keys_whose_names_are_alike(by):
         ({"on": "ts", "suffix": "_r", "suffixes": ("_l", "_r")}, TypeError, "suffix='_r' is given beside"),
         ({"on": "ts", "strategy": "forward", "direction": "nearest"}, TypeError, "strategy='forward' is given beside"),
         ({"on": "ts", "strategy": "up"}, ValueError, "direction='up'"),
+        ({"on": "ts", "allow_exact_matches": "no"}, TypeError, "allow_exact_matches='no'"),
         ({"on": "ts", "tolerance": -1}, ValueError, "tolerance=-1: it is negative"),
         ({"on": "ts", "tolerance": "5s"}, TypeError, "'ts' of left is Int64, and offset '5s' is a duration"),
         ({"on": "ts", "offsets": "1s"}, TypeError, "offsets='1s'"),

@@ -124,6 +124,71 @@ def test_times_of_day_do_not_pass_midnight():
     assert dict(found.fetchall()) == {datetime.time(0, 30): datetime.time(0, 10), datetime.time(23, 50): datetime.time(23, 40)}
 
 
+@pytest.mark.parametrize("kind", KEYS)
+def test_offsets_at_the_ends_of_types(kind):
+    draw = drawn(kind)
+    con = rmq.connect(target_partitions=2)
+    for _ in range(8):
+        left, probes = frame(draw, kind, draw.choice([1, 12]))
+        right, searched = frame(draw, kind, draw.choice([0, 1, 30]))
+        strict, tolerance = draw.random() < 0.3, draw.choice([None, 0, 5, 1000])
+        offsets = [draw.randrange(-70, 70), 0, draw.choice([-1, 1]) * draw.randrange(1 << 10)]
+        unit = KEYS[kind][3]
+        for direction in ("backward", "forward", "nearest"):
+            joined = rmq.asof_join(
+                left,
+                right.rename_columns(["r", "k2"]),
+                on=("k", "k2"),
+                direction=direction,
+                allow_exact_matches=not strict,
+                tolerance=None if tolerance is None else unit(tolerance),
+                offsets={f"_{i}": unit(offset) for i, offset in enumerate(offsets)},
+                connection=con,
+            ).to_arrow()
+            assert joined["id"].to_pylist() == list(range(len(probes)))
+            ahead = {"backward": (-1, 0), "forward": (0, 1), "nearest": (-1, 0, 1)}[direction]
+            for number, offset in enumerate(offsets):
+                for at, found in zip(probes, joined[f"r_{number}"].to_pylist()):
+                    # Python's integers have no ends.
+                    at = None if at is None else at + offset
+                    near = [(abs(key - at), key) for key in searched if key is not None and at is not None and not (strict and key == at)]
+                    near = [one for one in near if (one[1] > at) - (one[1] < at) in ahead]
+                    near = [one for one in near if tolerance is None or one[0] <= tolerance]
+                    key = None if found is None else searched[found]
+                    assert key == (min(near)[1] if near else None), (direction, strict, tolerance, at, searched)
+
+
+def test_offsets_between_units():
+    seconds = pl.DataFrame({"ts": [datetime.datetime(2026, 1, 1, 0, 0, s) for s in (1, 2)], "v": [1, 2]}).cast({"ts": pl.Datetime("ms")})
+    left = pl.DataFrame({"ts": [datetime.datetime(2026, 1, 1)]})
+    for offset, nearest in (("1499ms", 1), ("1500ms", 1), ("1500001us", 2), ("1501ms", 2)):
+        for one, other in ((left, seconds), (left.cast(pl.Datetime("ms")), seconds.cast({"ts": pl.Datetime("us")}))):
+            # A sum that is finer than the left column is rounded down to it.
+            rounded = 1 if one is not left and offset == "1500001us" else nearest
+            assert rmq.asof_join(one, other, on="ts", offsets={"_x": offset}, direction="nearest").fetchall()[0][1:] == (rounded,)
+    # Numbers that are added to whole keys are not rounded, and keys beyond 2^53 are exact.
+    big = 2**60
+    right = pl.DataFrame({"k": [big, big + 1, big + 2, big + 3], "v": range(4)})
+    left = pl.DataFrame({"k": [big]})
+    for direction, exact, found in (("backward", True, 2), ("backward", False, 2), ("forward", True, 3), ("forward", False, 3)):
+        joined = rmq.asof_join(left, right, on="k", offsets={"_x": 2.5}, direction=direction, allow_exact_matches=exact)
+        assert joined.fetchall()[0][1:] == (found,)
+    days = pl.DataFrame({"d": [datetime.date(2026, 3, n) for n in (1, 4)], "v": [1, 4]})
+    joined = rmq.asof_join(days, days, on="d", offsets=[3, -1], tolerance="1d")
+    assert joined.to_polars().select("v_3", "v_-1").rows() == [(4, None), (None, None)]
+
+
+def test_offsets_of_times_of_day_do_not_pass_midnight():
+    left = pl.DataFrame({"t": [datetime.time(0, 30), datetime.time(23, 50)]})
+    right = pl.DataFrame({"t": [datetime.time(0, 10), datetime.time(23, 40)], "v": ["early", "late"]})
+    found = rmq.asof_join(left, right, on="t", offsets=["1h", "-1h"]).to_polars()
+    assert found["v_1h"].to_list() == ["early", "late"] and found["v_-1h"].to_list() == [None, "early"]
+    found = rmq.asof_join(left, right, on="t", offsets=["1h", "-1h"], direction="forward").to_polars()
+    assert found["v_1h"].to_list() == ["late", None] and found["v_-1h"].to_list() == ["early", "late"]
+    found = rmq.asof_join(left, right, on="t", offsets=["1h"], tolerance="65m").to_polars()
+    assert found["v_1h"].to_list() == [None, None]
+
+
 def test_the_nearest_where_distances_overflow():
     left = pl.DataFrame({"k": pl.Series([97], dtype=pl.Int8)})
     right = pl.DataFrame({"k": pl.Series([-128, 127], dtype=pl.Int8), "v": [1, 2]})
@@ -258,6 +323,16 @@ def test_ordered_categories_are_not_compared_as_texts():
             "SELECT a.k FROM data a JOIN data b ON a.level <= b.level",
             "SELECT k, (SELECT count(*) FROM data b WHERE b.level < a.level) FROM data a",
             "SELECT level FROM data GROUP BY level HAVING max(level) = 'low'",
+            "SELECT k FROM data WHERE level > (SELECT level FROM data LIMIT 1)",
+            "SELECT range_min('data.level', 0, 1)",
+            "SELECT k, range_argmax('data.level', k - 2, k) FROM data",
+            "SELECT range_first_at_least('data.level', 0, 2, 'mid')",
+            "SELECT range_smallest('data.level', 0, 2, 2)",
+            "SELECT range_max((SELECT level FROM data ORDER BY k), 0, 1)",
+            "SELECT * FROM range_min('data.level', 'data', 'k', 'k')",
+            "SELECT frame_min(level, k - 2, k) OVER (ORDER BY k) FROM data",
+            "SELECT range_frame_argmin(level, k - 2, k) OVER (ORDER BY k) FROM data",
+            "SELECT range_frame_min(k, 'low', 'mid') OVER (ORDER BY level) FROM data",
         ):
             with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
                 con.sql(text).fetchall()
@@ -266,6 +341,8 @@ def test_ordered_categories_are_not_compared_as_texts():
         with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
             rmq.asof_join(data, data, on="level").fetchall()
         assert con.sql("SELECT max(level::TEXT) FROM data WHERE level = 'low' OR level <> 'low'").fetchall() == [("mid",)]
+        assert con.sql("SELECT range_max((SELECT level::TEXT FROM data ORDER BY k), 0, 1)").fetchall() == [("low",)]
+        assert con.sql("SELECT frame_max(level::TEXT, 0, 1) OVER (ORDER BY k) FROM data LIMIT 1").fetchall() == [("low",)]
         assert con.sql("SELECT level, count(*) FROM data GROUP BY level ORDER BY level LIMIT 1").fetchall() == [("high", 1)]
         found = rmq.window_join(data, data, on="k", by="level", window=(-1, 0), aggs={"n": "count(*)", "low": "min(level::TEXT)"})
         assert sorted(found.fetchall()) == [("high", 2, 1, "high"), ("low", 1, 1, "low"), ("mid", 3, 1, "mid")]

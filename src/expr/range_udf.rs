@@ -7,9 +7,10 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
+    ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
 };
 
 use crate::common::column_ref::Names;
@@ -57,6 +58,21 @@ impl RangeUdf {
 
     pub(crate) fn names(&self) -> &Names {
         &self.names
+    }
+}
+
+/// Returns the column whose rows a call of a range function looks at: that of a table, or the only one of a subquery.
+/// `None` for a call of another function, and for a column that is not found.
+#[must_use]
+pub fn ranged_column(call: &ScalarFunction) -> Option<FieldRef> {
+    let udf = call.func.inner().downcast_ref::<RangeUdf>()?;
+    match call.args.first()? {
+        Expr::Literal(literal, _) => {
+            let name = udf.names.parse(udf.name(), literal.try_as_str()??).ok()?;
+            udf.names.field(udf.name(), &name).ok()
+        }
+        Expr::ScalarSubquery(query) => query.subquery.schema().fields().first().cloned(),
+        _ => None,
     }
 }
 
