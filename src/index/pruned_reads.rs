@@ -59,7 +59,7 @@ impl PrunedReads {
         });
     }
 
-    /// Forgets the side with this key, which is kept now.
+    /// Forgets the side with this key.
     pub(crate) fn forget<K: Any + PartialEq>(&self, key: &K) {
         self.lock().retain(|side| !(side.is_same)(&*side.key, key));
     }

@@ -115,11 +115,10 @@ impl BuildSideBuilder {
     /// Whether the rows should be sorted for later queries, though this one may need it not: earlier ones have read as
     /// many rows without keeping them. Counts these rows as read otherwise.
     pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
-        let keeper = self.keeper.as_ref().filter(|keeper| keeper.may_keep_all());
-        let Some(keeper) = keeper else {
+        let Some(keeper) = &self.keeper else {
             return false;
         };
-        let is_worth_keeping = keeper.read_before() >= rows;
+        let is_worth_keeping = keeper.is_worth_keeping(rows);
         if !is_worth_keeping {
             keeper.add_read(rows);
         }

@@ -416,19 +416,19 @@ impl BuildSideKeeper {
             rows,
         };
         let version = self.version.clone();
-        self.catalog.pruned_reads.forget(self.key.as_ref());
         self.catalog.keep_rows(Arc::new(kept), version, self.limit);
         Ok(())
     }
 
-    /// Rows that queries have read of these rows without keeping them.
-    pub(crate) fn read_before(&self) -> usize {
-        self.catalog.pruned_reads.rows(self.key.as_ref())
-    }
-
-    /// Whether all rows may be kept once they are read.
-    pub(crate) fn may_keep_all(&self) -> bool {
-        self.keeps
+    /// Whether all rows, of which there are so many, should be read and kept: queries have read as many of them without
+    /// keeping them. Counts anew then, as memory may not suffice to keep them.
+    pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
+        let reads = &self.catalog.pruned_reads;
+        let is_worth_keeping = self.keeps && reads.rows(self.key.as_ref()) >= rows;
+        if is_worth_keeping {
+            reads.forget(self.key.as_ref());
+        }
+        is_worth_keeping
     }
 
     /// Adds rows that a query has read of these rows without keeping them.

@@ -138,10 +138,9 @@ impl ProbeAhead {
         if share.is_some_and(|share| share > MAX_SHARE) {
             return false;
         }
-        let Some(keeper) = keeper.filter(|keeper| keeper.may_keep_all()) else {
-            return true;
-        };
         let rows = statistics.and_then(|all| all.num_rows.get_value().copied());
-        rows.is_none_or(|rows| keeper.read_before() < rows)
+        let is_worth_keeping =
+            |(keeper, rows): (&BuildSideKeeper, usize)| keeper.is_worth_keeping(rows);
+        !keeper.zip(rows).is_some_and(is_worth_keeping)
     }
 }
