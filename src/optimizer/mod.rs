@@ -18,9 +18,9 @@
 // `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in other
 // words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
 // `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
-// `rejection` is why a rule leaves a plan unchanged, `instead` what to write then, and `written` shows conditions as the
-// query writes them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong
-// are errors.
+// `rejection` is why a rule leaves a plan unchanged, `instead` what to write then, and `written` shows conditions as
+// the query writes them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are
+// wrong are errors.
 
 pub(crate) mod alternatives;
 pub(crate) mod condition;
