@@ -65,12 +65,13 @@ fn as_factor(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
         )));
     }
     let data_type = expr.get_type(schema).ok()?;
-    let factor_type = match data_type.is_integer() {
-        true => DataType::Int64,
-        false if data_type.is_numeric() => DataType::Float64,
-        false => return None,
+    let factor_type = if data_type.is_integer() {
+        DataType::Int64
+    } else {
+        DataType::Float64
     };
-    Some(cast(expr.clone(), factor_type))
+    let is_number = data_type.is_numeric();
+    is_number.then(|| cast(expr.clone(), factor_type))
 }
 
 /// The function `(interval, number)` that returns their product. The number is an integer or a float.
@@ -150,18 +151,17 @@ fn products<T: ArrowPrimitiveType>(
 }
 
 fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<IntervalMonthDayNano> {
-    // All floats that are this large are integers.
-    const MAX_INTEGER: f64 = 9_007_199_254_740_992.0;
-    let whole = factor.trunc();
-    if whole.is_nan() || whole.abs() > MAX_INTEGER {
+    const END_OF_INTEGERS: f64 = 9_223_372_036_854_775_808.0;
+    if factor.is_nan() || factor.abs() >= END_OF_INTEGERS {
         return Err(too_long(&factor));
     }
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "it is an integer of 54 bits"
+        reason = "it is between the least and the greatest integer"
     )]
-    let integer = whole as i64;
-    if whole == factor {
+    let integer = factor.trunc() as i64;
+    let part = factor.fract();
+    if part == 0.0 {
         return product(interval, integer);
     }
     if interval.months != 0 {
@@ -176,8 +176,10 @@ fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<Inter
         clippy::cast_precision_loss,
         reason = "less than the length, which has 81 bits"
     )]
-    let part = (length as f64 * (factor - whole)).round() as i128;
-    let nanoseconds = i64::try_from(length * i128::from(integer) + part);
+    let part = (length as f64 * part).round() as i128;
+    // Beyond 128 bits it is too long, too.
+    let nanoseconds = length.saturating_mul(i128::from(integer));
+    let nanoseconds = i64::try_from(nanoseconds.saturating_add(part));
     let nanoseconds = nanoseconds.map_err(|_| too_long(&factor))?;
     Ok(IntervalMonthDayNano::new(0, 0, nanoseconds))
 }

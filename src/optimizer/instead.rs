@@ -141,9 +141,9 @@ impl Words {
             LogicalPlan::Filter(filter) if !refers && is_aggregate(&filter.input) => None,
             LogicalPlan::Filter(filter) => {
                 for conjunct in split_conjunction(&filter.predicate) {
-                    let mut columns = conjunct.column_refs().into_iter();
                     if self.key.is_none() && conjunct.contains_outer() {
-                        self.key = columns.next().map(ToString::to_string);
+                        let column = conjunct.column_refs().into_iter().min();
+                        self.key = column.map(ToString::to_string);
                     }
                     self.conditions.push(sql_text(conjunct));
                 }
@@ -212,12 +212,27 @@ impl Words {
             [own] => own.clone(),
             several => format!("({})", several.join(" CROSS JOIN ")),
         };
-        let on = match self.conditions.as_slice() {
-            [] => "true".to_string(),
-            conditions => conditions.join(" AND "),
-        };
-        format!("{} {join} {own} ON {on}", self.outer)
+        format!("{} {join} {own} ON {}", self.outer, self.on())
     }
+
+    /// All conditions.
+    fn on(&self) -> String {
+        match self.conditions.as_slice() {
+            [] => "true".to_string(),
+            [condition] => condition.clone(),
+            several => {
+                let operands = several.iter().map(|condition| {
+                    if condition.contains(" OR ") {
+                        format!("({condition})")
+                    } else {
+                        condition.clone()
+                    }
+                });
+                operands.collect::<Vec<_>>().join(" AND ")
+            }
+        }
+    }
+
     /// What to write around a subquery that ends in an aggregate, or by what is between its end and the condition.
     fn around(&self, shape: Shape, joined: String, sql: &str) -> String {
         let outer = &self.outer;
@@ -234,10 +249,9 @@ impl Words {
                  that key around it"
             ),
             Some(Between::Join) if shape == Shape::Lateral => joined,
-            Some(Between::Join) => format!(
-                "CROSS JOIN … WHERE {} in place of JOIN … ON",
-                self.conditions.join(" AND ")
-            ),
+            Some(Between::Join) => {
+                format!("CROSS JOIN … WHERE {} in place of JOIN … ON", self.on())
+            }
             Some(Between::OuterJoin) => format!(
                 "{outer} CROSS JOIN before its first table, without parentheses, and GROUP BY the key of {outer}"
             ),

@@ -15,6 +15,7 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::index::catalog::IndexCatalog;
+use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
@@ -45,6 +46,11 @@ impl ExtensionPlanner for RangeJoinPlanner {
         {
             let sides = (Arc::clone(probe), Arc::clone(build));
             return plan_nearest_rows(node, sides, planner, session, planning_ctx).map(Some);
+        }
+        // With `rmq.rewrite` off since, no rule has removed it.
+        if let (Some(AllColumns { .. }), [input]) = (node.as_any().downcast_ref(), physical_inputs)
+        {
+            return Ok(Some(Arc::clone(input)));
         }
         if let (Some(node), [range_join]) =
             (node.as_any().downcast_ref::<JoinChoice>(), physical_inputs)
