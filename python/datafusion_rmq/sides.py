@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -82,6 +83,9 @@ class Side:
             # The index of the result is that of the left side.
             self.frame = read_frame(argument, data, index=argument == "left")
             self._types = dict(zip(self.frame.columns, self.frame.types))
+            if len(self._types) < len(self.frame.columns):
+                twice = next(name for name, n in Counter(self.frame.columns).items() if n > 1)
+                raise ValueError(f"{argument}: several columns are called {twice!r}; rename them")
             self.table = quoted(self.alias)
         self._positions = {name: i for i, name in enumerate(self._types)}
         # Columns that the statement names.

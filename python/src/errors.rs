@@ -39,7 +39,7 @@ create_exception!(
 
 /// Makes an exception of an error of DataFusion.
 pub fn from_datafusion(error: DataFusionError) -> PyErr {
-    let text = error.strip_backtrace();
+    let text = without_bug_report(error.strip_backtrace());
     match error.find_root() {
         DataFusionError::SQL(..)
         | DataFusionError::Plan(_)
@@ -48,6 +48,16 @@ pub fn from_datafusion(error: DataFusionError) -> PyErr {
         DataFusionError::NotImplemented(_) => NotSupportedError::new_err(text),
         _ => OperationalError::new_err(text),
     }
+}
+
+/// The text of an error. Of a call with arguments of wrong types `DataFusion` says first that it is a bug of its own.
+fn without_bug_report(text: String) -> String {
+    let parts = text.split_once("Internal error: Function '");
+    let parts = parts.and_then(|(before, call)| {
+        let (_, after) = call.split_once("/datafusion/issues. No function matches")?;
+        Some(format!("{before}No function matches{after}"))
+    });
+    parts.unwrap_or(text)
 }
 
 /// Makes an exception of an error of the engine.

@@ -101,3 +101,9 @@ def test_columns_of_the_left_frame_are_not_copied():
     start = left["v"].chunk(0).buffers()[1].address
     for chunk in joined["v"].chunks:
         assert start <= chunk.buffers()[1].address < start + 800_000
+
+
+def test_columns_of_one_name():
+    frame = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])], names=["k", "a", "a"])
+    with pytest.raises(ValueError, match="right: several columns are called 'a'"):
+        rmq.asof_join(frame.select([0]), frame, on="k")

@@ -559,3 +559,10 @@ def test_progress_without_a_library(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match="progress=True needs tqdm or rich"):
         rmq.connect(progress=True)
+
+
+@pytest.mark.parametrize("call", ["sum(true)", "avg(DATE '2026-01-01')"])
+def test_wrong_types_of_arguments_are_no_bug(call):
+    with pytest.raises(rmq.ProgrammingError, match=r"^Error during planning: No function matches .*\((Boolean|Date32)\)'") as raised:
+        rmq.connect().sql(f"SELECT {call}").fetchall()
+    assert "bug" not in str(raised.value)
