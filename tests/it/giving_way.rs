@@ -162,6 +162,51 @@ async fn kept_rows_need_no_more_memory_than_none() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
+/// Rows that are buffered or returned are not registered above the limit of the pool, where all other operators would
+/// fail for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_partitions_join_in_little_memory() {
+    let tables = [
+        "CREATE TABLE t AS SELECT value AS id, value % 50 AS s, value * 7919 % 100003 AS k,
+             value * 104729 % 65537 AS v FROM range(0, 20000)",
+        "CREATE TABLE q AS SELECT value AS id, value % 50 AS s, value * 104729 % 100003 AS k,
+             value * 7919 % 65537 AS v FROM range(0, 20000)",
+    ];
+    let queries = [
+        "SELECT count(*), sum(m) FROM (SELECT t.id, (SELECT min(q.v) FROM q WHERE q.s = t.s AND q.k <= t.k) AS m FROM t)",
+        "SELECT count(*), sum(q.v) FROM t JOIN q ON q.s = t.s AND q.k BETWEEN t.k - 50 AND t.k",
+        "SELECT count(*), sum(q.v) FROM t JOIN q ON q.k BETWEEN t.k - 5 AND t.k",
+        "SELECT count(*), sum(t.v) FROM t FULL JOIN q ON q.s = t.s AND q.k BETWEEN t.k - 50 AND t.k AND q.v > t.v",
+        "SELECT count(*), sum(x.v) FROM t CROSS JOIN LATERAL (SELECT q.v FROM q WHERE q.s = t.s AND q.k <= t.k ORDER BY q.k DESC LIMIT 2) x",
+    ];
+    let session = async |limit: usize| {
+        let config = SessionConfig::new()
+            .with_target_partitions(2)
+            .with_batch_size(1024);
+        let ctx = session_of_pool(config, Arc::new(GreedyMemoryPool::new(limit)));
+        set(&ctx, "rmq.engine", "cpu");
+        set(&ctx, "rmq.join_mode", "shared");
+        set(&ctx, "rmq.range_joins", "always");
+        for sql in tables {
+            run(&ctx, sql).await.expect(sql);
+        }
+        ctx
+    };
+    let large = session(1 << 30).await;
+    let mut failed = vec![];
+    for sql in queries {
+        let (expected, is_range_join) = answer(&large, sql).await.expect(sql);
+        assert!(is_range_join, "{sql}");
+        for limit in [500_000, 600_000, 800_000, 1_000_000] {
+            match answer(&session(limit).await, sql).await {
+                Ok((rows, _)) => assert_eq!(rows, expected, "{limit}: {sql}"),
+                Err(error) => failed.push(format!("{limit}: {sql}: {error}")),
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 /// What a query reads, and what has a name, stays.
 #[tokio::test]
 async fn indexes_in_use_and_named_ones_stay() {

@@ -434,12 +434,13 @@ impl MemoryPool for ForUniqueGroups {
 }
 
 /// A session with a table `q` of 20,000 ascending ids in four partitions, a table `t` of the same rows that are not in
-/// memory, a table `r` of the same ids in no order, a table `s` with some ids twice, and `p`.
+/// memory, a table `r` of the same ids in no order, a table `s` with some ids twice, and `p`. It keeps nothing.
 async fn large(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let config = SessionConfig::new()
         .with_target_partitions(4)
         .with_batch_size(500);
     let ctx = session_of_pool(config, pool);
+    set(&ctx, "rmq.keep_indexes", "false");
     let numbers =
         |values: std::ops::Range<i64>| Arc::new(values.collect::<Int64Array>()) as ArrayRef;
     let id = numbers(0..20_000);

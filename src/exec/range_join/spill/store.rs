@@ -16,7 +16,7 @@ use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns};
 
-/// The target size of a batch in a file: the least memory that reading needs.
+/// The target size of a batch in a file, where there is memory for eight: the least memory that reading needs.
 pub(crate) const BATCH_BYTES: usize = 128 << 10;
 
 /// The least rows of a batch in a file, because each batch has a fixed cost.
@@ -68,9 +68,11 @@ impl SpillStore {
         runs: &mut BuildRuns,
     ) -> Result<()> {
         let (this, run_build_bytes) = (Arc::clone(self), runs.run_build_bytes());
+        let batch_bytes = BATCH_BYTES.min(runs.retained_bytes() / 8);
         let size = batches.iter().map(DataSize::of_batch);
         let size = size.fold(DataSize::default(), |all, batch| all + batch);
-        let work = move |waiting| this.write_runs(batches, run_build_bytes, first_row, &waiting);
+        let sizes = (run_build_bytes, batch_bytes);
+        let work = move |waiting| this.write_runs(batches, sizes, first_row, &waiting);
         runs.runs.extend(blocking(work).await?);
         runs.size = runs.size + size;
         Ok(())
@@ -79,7 +81,7 @@ impl SpillStore {
     fn write_runs(
         &self,
         batches: Vec<RecordBatch>,
-        run_build_bytes: usize,
+        (run_build_bytes, batch_bytes): (usize, usize),
         mut first_row: RowPosition,
         waiting: &Waiting,
     ) -> Result<Vec<BuildRun>> {
@@ -88,7 +90,7 @@ impl SpillStore {
         let mut written = vec![];
         let (mut run, mut size) = (vec![], DataSize::default());
         for batch in batches {
-            for slice in slices(&batch, BATCH_BYTES) {
+            for slice in slices(&batch, batch_bytes) {
                 let slice_size = DataSize::of_batch(&slice);
                 if !run.is_empty() && (size + slice_size).build_bytes() > run_build_bytes {
                     written.push(self.write_run(&run, first_row, waiting)?);

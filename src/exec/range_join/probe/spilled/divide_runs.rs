@@ -159,9 +159,9 @@ impl DivideRuns {
                     bytes = 0;
                 }
                 bytes += batch_bytes;
-                // What has been read is in memory already.
-                self.memory
-                    .grow((2 * bytes).saturating_sub(self.memory.size()));
+                let missing = (2 * bytes).saturating_sub(self.memory.size());
+                // A single batch is in memory already.
+                self.memory.try_grow(missing).ok();
                 batches.push(batch);
             }
         }

@@ -54,8 +54,8 @@ impl Ready<'_> {
         !self.batches.is_empty() && (self.is_denied || self.memory.size() >= self.limit)
     }
 
-    /// Adds the rows of these pairs of a probe batch. Their memory is registered first, even if the pool has no more:
-    /// the turn ends soon then.
+    /// Adds the rows of these pairs of a probe batch. Their memory is registered first, if the pool has more: the turn
+    /// ends soon otherwise.
     pub(crate) fn add(
         &mut self,
         join: &RowJoin,
@@ -68,7 +68,6 @@ impl Ready<'_> {
         let expected = pairs.0.len() * (bytes.div_ceil(rows.max(1)) + self.row_bytes);
         if self.memory.try_grow(expected).is_err() {
             self.is_denied = true;
-            self.memory.grow(expected);
         }
         let mut bytes = 0;
         for batch in join.output(Some(batch), columns, pairs, None)? {
@@ -77,7 +76,10 @@ impl Ready<'_> {
                 self.batches.push(batch);
             }
         }
-        self.memory.resize(before + bytes);
+        if !self.is_denied {
+            // The estimate may have been too low.
+            self.is_denied = self.memory.try_resize(before + bytes).is_err();
+        }
         Ok(())
     }
 }

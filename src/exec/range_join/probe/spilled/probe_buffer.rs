@@ -49,11 +49,28 @@ impl ProbeBuffer {
         }
     }
 
-    /// Adds bytes. They are registered even above the pool's limit, because they are in memory already.
+    /// Adds as many rows of so many bytes as there is memory for, at most `most`, but at least `least`, without which
+    /// nothing goes on: those are not registered if the pool has no more, as all other operators would fail for it.
+    /// Returns their number.
+    pub(crate) fn add_rows(&self, row_bytes: usize, least: usize, most: usize) -> usize {
+        let mut rows = most;
+        while self.memory.try_grow(rows * row_bytes).is_err() && rows > least {
+            rows = (rows / 2).max(least);
+        }
+        self.count(rows * row_bytes);
+        rows
+    }
+
+    /// Adds bytes that come with the rows.
     pub(crate) fn add(&self, bytes: usize) {
+        // If the pool has no more, it has none for other rows either.
+        self.memory.try_grow(bytes).ok();
+        self.count(bytes);
+    }
+
+    fn count(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.limit.used.fetch_add(bytes, Ordering::Relaxed);
-        self.memory.grow(bytes);
     }
 
     /// Whether the partition should buffer more rows before the build side is scanned.
@@ -63,9 +80,9 @@ impl ProbeBuffer {
             || limit.used.load(Ordering::Relaxed) < limit.total
     }
 
-    /// Registers the actual bytes in place of the estimate.
+    /// Registers the actual bytes in place of the estimate, as far as there is memory for them.
     pub(crate) fn register(&self, bytes: usize) {
-        self.memory.resize(bytes);
+        self.memory.try_resize(bytes).ok();
     }
 }
 

@@ -315,7 +315,8 @@ impl NextAnswers {
             match stream.try_next().await? {
                 Some(batch) if batch.num_rows() == 0 => {}
                 Some(batch) => {
-                    memory.grow(DataSize::of_batch(&batch).bytes);
+                    // It is one of the smallest that are written.
+                    memory.try_grow(DataSize::of_batch(&batch).bytes).ok();
                     self.batch = Some(batch);
                     self.next = 0;
                     return Ok(true);

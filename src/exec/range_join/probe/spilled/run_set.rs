@@ -1,6 +1,7 @@
 //! The runs of a build side, as they were written or divided by hashes of the equality keys.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use datafusion::common::Result;
 
@@ -28,11 +29,12 @@ impl RunSet {
         first: usize,
         routing: Option<Routing>,
         marks_rows: bool,
-        memory: &RetainingPool,
+        memory: &Arc<RetainingPool>,
     ) -> Result<Self> {
         let mut matched = vec![];
         for run in runs.iter().filter(|_| marks_rows) {
-            let memory = memory.session_reservation();
+            // Of what is retained for runs: other operators may have taken the rest.
+            let memory = memory.reservation();
             memory.try_grow(MatchedRows::bytes(run.rows.rows))?;
             matched.push(MatchedRows::new(run.rows.rows, memory));
         }

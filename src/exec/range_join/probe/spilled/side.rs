@@ -31,7 +31,7 @@ use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::exec::range_join::spill::reader::SpillFiles;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
-use crate::exec::range_join::spill::run::BuildRuns;
+use crate::exec::range_join::spill::run::{BuildRuns, MIN_SPLIT_ROWS};
 
 /// Bytes of a candidate range and of the mark of a probe row.
 const RANGE_BYTES: usize = 17;
@@ -192,6 +192,13 @@ impl SpilledSide {
     /// The bytes of probe rows, and again of the rows that a turn returns, that a partition may hold.
     pub(crate) fn partition_bytes(&self) -> usize {
         self.buffer_limit.per_partition()
+    }
+
+    /// How many pairs are made at once, at most `most`: their rows are returned together.
+    pub(crate) fn pairs_at_once(&self, most: usize) -> usize {
+        // A row of the probe side takes about as much as one of the build side.
+        let pair_bytes = (2 * self.row_bytes()).max(1);
+        (self.partition_bytes() / pair_bytes).clamp(MIN_SPLIT_ROWS.min(most), most)
     }
 
     /// An empty buffer of probe rows.

@@ -210,13 +210,18 @@ impl SpilledStream {
             };
             let rows = batch.num_rows();
             let row_bytes = self.side.buffered_row_bytes(&batch).max(1);
-            let fitting = (self.side.partition_bytes() / row_bytes).max(MIN_SPLIT_ROWS);
-            let fitting = fitting.min(rows);
-            if fitting < rows {
-                self.remainder = Some(batch.slice(fitting, rows - fitting));
+            let most = (self.side.partition_bytes() / row_bytes).max(MIN_SPLIT_ROWS);
+            // With fewer rows runs would be read too often.
+            let least = (most / 4).max(MIN_SPLIT_ROWS).min(rows);
+            let most = most.min(rows);
+            let taken = buffer.add_rows(row_bytes, least, most);
+            batches.push(batch.slice(0, taken));
+            if taken < rows {
+                self.remainder = Some(batch.slice(taken, rows - taken));
             }
-            buffer.add(fitting * row_bytes);
-            batches.push(batch.slice(0, fitting));
+            if taken < most {
+                break;
+            }
         }
         let buffered = Buffered {
             batches,

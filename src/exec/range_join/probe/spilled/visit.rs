@@ -336,7 +336,7 @@ impl RunVisit {
                     let pairs = Pairs {
                         join,
                         part,
-                        slice_rows: partition.batch_size,
+                        slice_rows: side.pairs_at_once(partition.batch_size),
                         up_to_point,
                     };
                     let next = (&mut work.row, matched.as_mut_slice());
