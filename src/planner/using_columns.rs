@@ -113,7 +113,9 @@ fn each_using(from: &mut TableWithJoins, f: &mut impl FnMut(&Ident, &mut ObjectN
             Some(Kept::Semi | Kept::Anti)
         );
         if let Some(right) = table_name(&join.relation).filter(|_| !is_hidden) {
-            columns.iter_mut().for_each(|column| f(right, column));
+            for column in columns {
+                f(right, column);
+            }
         }
     }
 }

@@ -89,9 +89,9 @@ const DROP_INTERVAL: Duration = Duration::from_secs(1);
 /// An error of the connection.
 pub async fn serve(worker: Worker, listener: TcpListener) -> Result<()> {
     let server = Server::builder().add_service(worker.clone().into_worker_server());
-    let served = server.serve_with_incoming(TcpListenerStream::new(listener));
+    let running = server.serve_with_incoming(TcpListenerStream::new(listener));
     tokio::select! {
-        served = served => served.map_err(|error| DataFusionError::External(error.into())),
+        running = running => running.map_err(|error| DataFusionError::External(error.into())),
         never = drop_ended_tasks(&worker) => match never {},
     }
 }

@@ -98,7 +98,7 @@ use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
 use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::reach::pruned_plan::may_prune;
-use crate::exec::range_join::reach::reach::reachable_key;
+use crate::exec::range_join::reach::window_reach::reachable_key;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
 use crate::index::catalog::IndexCatalog;

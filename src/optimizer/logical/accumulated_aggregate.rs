@@ -54,6 +54,8 @@ impl AggregateDecomposition<'_> {
         if literals.is_empty() {
             return reject(format!("{} has no arguments", call.func.name()));
         }
+        let expr = Expr::AggregateFunction(call.clone());
+        let refuse = |what: &str| reject(format!("{} {what}", sql_text(&expr)));
         for sort in &params.order_by {
             let by = self.accumulated(&filtered(&sort.expr)?)?;
             let argument = arguments.iter().position(|argument| *argument == by);
@@ -70,14 +72,10 @@ impl AggregateDecomposition<'_> {
         if let Some(filter) = &params.filter {
             arguments.push(self.accumulated(filter)?);
         }
-        let expr = Expr::AggregateFunction(call.clone());
         let data_type = expr.get_type(self.build)?;
         self.check_joins(&data_type)?;
         if has_few_keys(&data_type) {
-            return reject(format!(
-                "{} is a {data_type}, which has few keys",
-                sql_text(&expr)
-            ));
+            return refuse(&format!("is a {data_type}, which has few keys"));
         }
         let types = arguments
             .iter()
@@ -97,10 +95,7 @@ impl AggregateDecomposition<'_> {
         let function = accumulator.physical(&types)?;
         let mut first = function.create_accumulator()?;
         if function.field().data_type() != &data_type {
-            return reject(format!(
-                "{} has another type when it is executed",
-                sql_text(&expr)
-            ));
+            return refuse("has another type when it is executed");
         }
         let unmatched = match self.input {
             AggregateInput::Join(unmatched) => unmatched,
@@ -112,7 +107,7 @@ impl AggregateDecomposition<'_> {
         };
         let state_type = accumulator.state_type(&types)?;
         let DataType::Struct(fields) = &state_type else {
-            return reject(format!("{} has no state", sql_text(&expr)));
+            return refuse("has no state");
         };
         let state = first.state()?;
         if !state
@@ -120,10 +115,7 @@ impl AggregateDecomposition<'_> {
             .map(ScalarValue::data_type)
             .eq(fields.iter().map(|field| field.data_type().clone()))
         {
-            return reject(format!(
-                "{} has another state than it says",
-                sql_text(&expr)
-            ));
+            return refuse("has another state than it says");
         }
         let merge = MergeStatesUdaf::try_new(&accumulator, types, unmatched)?;
         let column = self.add_call(accumulator, arguments, state_type);

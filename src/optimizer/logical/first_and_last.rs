@@ -1,4 +1,4 @@
-//! Decomposes FIRST_VALUE and LAST_VALUE, and finds the columns of the row that comes first.
+//! Decomposes `FIRST_VALUE` and `LAST_VALUE`, and finds the columns of the row that comes first.
 
 use datafusion::common::Result;
 use datafusion::functions_aggregate::first_last::FirstValue;
@@ -17,7 +17,7 @@ use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Extreme;
 
 impl AggregateDecomposition<'_> {
-    /// Decomposes FIRST_VALUE or LAST_VALUE.
+    /// Decomposes `FIRST_VALUE` or `LAST_VALUE`.
     pub(super) fn first_or_last(
         &mut self,
         call: &AggregateFunction,

@@ -16,7 +16,7 @@ use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
 use crate::exec::range_join::probe::compare_or_build::MAX_EAGERLY_SORTED_ROWS;
 use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
 use crate::exec::range_join::reach::pruned_plan::pruned;
-use crate::exec::range_join::reach::reach::{Reach, ReachBuilder};
+use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all

@@ -12,5 +12,5 @@
 
 pub(crate) mod intervals;
 pub(crate) mod pruned_plan;
-pub(crate) mod reach;
 pub(crate) mod reached_rows;
+pub(crate) mod window_reach;

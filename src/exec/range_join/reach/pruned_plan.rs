@@ -13,8 +13,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
 use crate::exec::range_join::metrics::ReachCounts;
-use crate::exec::range_join::reach::reach::Reach;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
+use crate::exec::range_join::reach::window_reach::Reach;
 
 /// Whether conditions on the range key come to a scan that prunes by them, as those of Parquet files do. Nothing in
 /// memory does.

@@ -22,7 +22,7 @@ use crate::common::inputs::inputs_of;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::range_join::metrics::ReachCounts;
-use crate::exec::range_join::reach::reach::Reach;
+use crate::exec::range_join::reach::window_reach::Reach;
 
 /// Returns the rows of its input that are reached, and tells the scan below by what it can prune. It is made when the
 /// windows are known, as a query runs, and is in no plan of a query.
