@@ -461,19 +461,13 @@ async fn expected(plain: &SessionContext, naive: &Naive) -> Vec<String> {
         } else {
             format!("'{sym}'")
         };
+        let ts = match ts {
+            "NULL" => "CAST(NULL AS BIGINT)",
+            ts => ts,
+        };
         let of_row = |text: &str| {
-            text.replace("q.id", id)
-                .replace("q.sym", &sym)
-                .replace(
-                    "q.ts",
-                    &if ts == "NULL" {
-                        "CAST(NULL AS BIGINT)"
-                    } else {
-                        ts
-                    }
-                    .to_string(),
-                )
-                .replace("q.b", b)
+            let text = text.replace("q.id", id).replace("q.sym", &sym);
+            text.replace("q.ts", ts).replace("q.b", b)
         };
         let sql = match naive {
             Value(value) => format!("SELECT {id}, {}", of_row(value)),

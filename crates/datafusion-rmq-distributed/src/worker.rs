@@ -91,7 +91,7 @@ pub async fn serve(worker: Worker, listener: TcpListener) -> Result<()> {
     let server = Server::builder().add_service(worker.clone().into_worker_server());
     let running = server.serve_with_incoming(TcpListenerStream::new(listener));
     tokio::select! {
-        running = running => running.map_err(|error| DataFusionError::External(error.into())),
+        ended = running => ended.map_err(|error| DataFusionError::External(error.into())),
         never = drop_ended_tasks(&worker) => match never {},
     }
 }
