@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::compute::kernels::cmp::{gt_eq, lt_eq};
+use arrow::compute::{and, filter, is_not_null};
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, ScalarValue, exec_err};
@@ -119,19 +121,25 @@ impl Intervals {
         &self.all
     }
 
-    /// Whether each of these keys is in an interval. A NULL is in none.
+    /// Whether each of these keys is in an interval: true, or else false or NULL.
     ///
     /// # Errors
     /// If the keys are of another type.
     pub(crate) fn contain(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        let rows = self.order.encode(keys)?;
-        let nulls = keys.logical_nulls();
-        let mut last = 0;
-        let contained = (0..keys.len()).map(|row| {
-            if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+        let keys = comparable(keys)?;
+        // Most keys of a scan are outside of all intervals, or there is one: both are told by comparing whole arrays.
+        let within = self.within_extent(&keys)?;
+        if self.all.len() < 2 || within.true_count() == 0 {
+            return Ok(within);
+        }
+        let rows = self.order.encode(&filter(&keys, &within)?)?;
+        let (mut next, mut last) = (0, 0);
+        let contained = within.iter().map(|is_within| {
+            if is_within != Some(true) {
                 return false;
             }
-            let key = rows.row(row).data();
+            let key = rows.row(next).data();
+            next += 1;
             // Keys often come in their order, so the next one is often in the same interval.
             let is_in = |interval: &Interval| interval.compare(key) == Ordering::Equal;
             if self.all.get(last).is_some_and(is_in) {
@@ -142,6 +150,24 @@ impl Intervals {
             found.is_ok()
         });
         Ok(contained.map(Some).collect())
+    }
+
+    /// Whether each of these keys is between the first and the last end.
+    fn within_extent(&self, keys: &ArrayRef) -> Result<BooleanArray> {
+        let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
+            return Ok(BooleanArray::new(
+                BooleanBuffer::new_unset(keys.len()),
+                None,
+            ));
+        };
+        let above = match &first.low {
+            Some(low) => gt_eq(keys, &low.value.to_scalar()?)?,
+            None => is_not_null(keys)?,
+        };
+        Ok(match &last.high {
+            Some(high) => and(&above, &lt_eq(keys, &high.value.to_scalar()?)?)?,
+            None => above,
+        })
     }
 
     /// The part of the keys from `min` to `max` that the intervals cover, if they were evenly distributed; `None` if
