@@ -406,7 +406,7 @@ words!(
         /// Where that is less than reading all rows once and keeping them.
         #[default]
         Auto = "auto",
-        /// Wherever the windows are known before files are read, even if the rows could be kept.
+        /// In all joins whose windows are known before files are read, even if the rows could be kept.
         Always = "always",
         /// Nowhere.
         Never = "never",

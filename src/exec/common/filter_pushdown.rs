@@ -44,8 +44,8 @@ pub(crate) fn filters_of_columns(
 }
 
 /// Whether columns of an operator, or of its inputs, have the same name, or those of a union another one than in an
-/// input. It is no matter in a range join, whose filters
-/// all go to one input, and stay above where an earlier column has the name.
+/// input. It is no matter in a range join, whose filters all go to one input, and stay above where an earlier column
+/// has the name.
 fn is_ambiguous(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.name() == "RangeJoinExec" {
         return false;

@@ -289,6 +289,6 @@ impl<T: Default> OncePerRun<T> {
 }
 
 /// Locks a mutex. A poisoned lock is safe to use: no panic leaves the state inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

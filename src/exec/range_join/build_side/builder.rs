@@ -112,8 +112,8 @@ impl BuildSideBuilder {
         self.kept.is_some()
     }
 
-    /// Whether the rows should be sorted for later queries, though this one may need it not: earlier ones have read as
-    /// many rows without keeping them. Counts these rows as read otherwise.
+    /// Whether all `rows` should be sorted for later queries, even if this one compares few rows with them: see
+    /// [`BuildSideKeeper::is_worth_keeping`]. Otherwise counts them as read.
     pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
         let Some(keeper) = &self.keeper else {
             return false;

@@ -420,8 +420,8 @@ impl BuildSideKeeper {
         Ok(())
     }
 
-    /// Whether all rows, of which there are so many, should be read and kept: queries have read as many of them without
-    /// keeping them. Counts anew then, as memory may not suffice to keep them.
+    /// Whether all `rows` should be read and kept: queries have read that number of them without keeping them. Counts
+    /// anew then, as memory may not suffice to keep them.
     pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
         let reads = &self.catalog.pruned_reads;
         let is_worth_keeping = self.keeps && reads.rows(self.key.as_ref()) >= rows;

@@ -6,7 +6,7 @@
 use std::mem;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
@@ -18,7 +18,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 
 use crate::common::array_bytes::arrays_bytes;
-use crate::exec::common::once_per_run::SharedWork;
+use crate::exec::common::once_per_run::{SharedWork, lock};
 
 /// Batches of one partition.
 pub(crate) type BatchStream = BoxStream<'static, Result<RecordBatch>>;
@@ -265,9 +265,4 @@ pub(crate) async fn next_with_rows(input: &mut BatchStream) -> Result<Option<Rec
         }
     }
     Ok(None)
-}
-
-/// Locks a mutex. A poisoned lock is safe to use: no panic leaves the state inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

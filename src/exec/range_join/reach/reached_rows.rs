@@ -9,7 +9,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
-use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter_pushdown::{
     ChildFilterDescription, FilterDescription, FilterPushdownPhase, PushedDown,
 };
@@ -18,9 +18,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, future};
 
-use crate::common::inputs::inputs_of;
 use crate::exec::common::filter_pushdown::filters_of_columns;
-use crate::exec::common::plan_methods::with_new_children;
+use crate::exec::common::plan_methods::replace_input;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::window_reach::Reach;
 
@@ -106,19 +105,10 @@ impl ExecutionPlan for ReachedRowsExec {
         Ok(FilterDescription::new().with_child(child.with_self_filters(own.collect())))
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = inputs_of("ReachedRowsExec", children)?;
-        Ok(Arc::new(Self {
-            input,
-            ..Self::clone(&self)
-        }))
-    }
-
-    with_new_children!();
+    replace_input!(|reached, input| Self {
+        input,
+        ..Self::clone(&reached)
+    });
 
     fn execute(
         &self,
