@@ -33,6 +33,7 @@ mod persisted_values;
 mod plans;
 mod prevailing;
 mod properties;
+mod pruned_nearest;
 mod pruning;
 mod pushdown;
 mod query_planner;

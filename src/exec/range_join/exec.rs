@@ -97,6 +97,7 @@ use crate::exec::range_join::probe::bounds::wrapped_bound;
 use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
 use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::reach::nearest_rows::Sought;
 use crate::exec::range_join::reach::pruned_plan::may_prune;
 use crate::exec::range_join::reach::window_reach::reachable_key;
 use crate::exec::range_join::row_join::RowJoin;
@@ -249,7 +250,8 @@ impl RangeJoinExec {
             && !self.probe.boundedness().is_unbounded()
             // Keys beyond the bound of a difference that wraps around may be in its range.
             && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())
-            && reachable_key(&self.spec, &self.build.schema()).is_some();
+            && reachable_key(&self.spec, &self.build.schema()).is_some()
+            && (!self.spec.prevailing || self.sought().is_some());
         if !has_reach {
             return Ok(false);
         }
@@ -258,6 +260,11 @@ impl RangeJoinExec {
         }
         let may_prune = may_prune(&self.build, &self.spec.key, config)?;
         Ok(*self.may_prune.get_or_init(|| may_prune))
+    }
+
+    /// The rows that are nearest to bounds, if only these count of open windows, or beside windows.
+    pub(super) fn sought(&self) -> Option<Sought> {
+        Sought::of(&self.spec, self.row_join.as_deref(), &self.build.schema())
     }
 
     /// Whether a run that finds no kept rows may read less than all.

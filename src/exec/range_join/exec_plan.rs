@@ -313,6 +313,7 @@ impl ExecutionPlan for RangeJoinExec {
             inputs: Arc::clone(&run.inputs),
             probe: Arc::clone(&self.probe),
             spec: Arc::clone(&self.spec),
+            sought: self.sought(),
             context: Arc::clone(&context),
         });
         let probe_input = match &ahead {

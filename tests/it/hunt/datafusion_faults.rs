@@ -328,6 +328,37 @@ async fn nan_in_a_file_is_still_read_as_the_other_value() {
     assert_eq!(found, ["1.5", "1.5"]);
 }
 
+/// The filter that a hash join makes of the values of one side tells 0.0 from -0.0.
+#[tokio::test(flavor = "multi_thread")]
+async fn zeros_of_a_file_are_still_lost_in_a_hash_join() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("zeros.parquet");
+    let ctx = SessionContext::new();
+    set(
+        &ctx,
+        "datafusion.execution.parquet.pushdown_filters",
+        "true",
+    );
+    for sql in [
+        format!(
+            "COPY (SELECT CASE value % 2 WHEN 0 THEN -0.0::DOUBLE ELSE 0.0::DOUBLE END AS f FROM generate_series(1, 1000)) TO '{}' STORED AS PARQUET",
+            file.display()
+        ),
+        format!(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+            file.display()
+        ),
+        "CREATE TABLE q AS SELECT 0.0::DOUBLE AS f".to_string(),
+    ] {
+        run(&ctx, &sql).await.expect(&sql);
+    }
+    let query = "SELECT count(*) FROM q JOIN t ON t.f = q.f";
+    assert_eq!(answer(&ctx, query).await.expect("a count"), ["500"]);
+    let filters = "datafusion.optimizer.enable_join_dynamic_filter_pushdown";
+    set(&ctx, filters, "false");
+    assert_eq!(answer(&ctx, query).await.expect("a count"), ["1000"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_datafusion_are_still_there() {
     let mut changed = vec![];

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use arrow::array::RecordBatch;
+use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -15,6 +17,8 @@ use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
 use crate::exec::range_join::probe::compare_or_build::MAX_EAGERLY_SORTED_ROWS;
 use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
+use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows, number};
+use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -29,6 +33,8 @@ pub(crate) struct ProbeAhead {
     pub(crate) inputs: Arc<ProbeInputs>,
     pub(crate) probe: Arc<dyn ExecutionPlan>,
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    /// The rows that are nearest to bounds, if the join seeks such.
+    pub(crate) sought: Option<Sought>,
     pub(crate) context: Arc<TaskContext>,
 }
 
@@ -36,6 +42,8 @@ pub(crate) struct ProbeAhead {
 pub(crate) struct PrunedBuild {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
     pub(crate) counts: ReachCounts,
+    /// That of rows that have been read already.
+    pub(crate) memory: Option<Arc<MemoryReservation>>,
 }
 
 /// Whether a build side is large enough to be pruned, if its windows reach little of it.
@@ -76,36 +84,71 @@ impl ProbeAhead {
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
         let choice = self.options().pruning;
-        let reach = if is_worthwhile(choice, build) {
-            self.reach(build).await?
+        let batches = if is_worthwhile(choice, build) {
+            self.read_ahead().await?
         } else {
             None
         };
         self.inputs.stop();
-        let Some(reach) = reach else {
+        let Some(batches) = batches else {
             return Ok(None);
         };
-        let reads_less = choice == PruningChoice::Always || self.reads_less(&reach, build, keeper);
-        if !reads_less {
+        let known = Known::of(build, &self.spec.key, keeper);
+        let prunes = |share| choice == PruningChoice::Always || known.reads_less(share);
+        let config = self.context.session_config().options();
+        let Some(sought) = self.sought else {
+            let Some(reach) = self.reach(build, batches).await? else {
+                return Ok(None);
+            };
+            let extremes = known.extremes.as_ref();
+            let share = extremes.and_then(|(min, max)| reach.share(min, max));
+            if !prunes(share) {
+                return Ok(None);
+            }
+            let counts = metrics.reach_counts();
+            let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
+            let memory = None;
+            return Ok(Some(PrunedBuild {
+                plan,
+                counts,
+                memory,
+            }));
+        };
+        let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), known.numbers());
+        let rows =
+            blocking(move |_| SoughtRows::try_new(&spec, sought, &batches, &schema, extremes));
+        // A bound that fails for some row is none that the join need meet.
+        let Ok(rows) = rows.await else {
+            return Ok(None);
+        };
+        // Without statistics of the key no scan prunes by it, and each slice would read all.
+        let share = rows.first_share().unwrap_or(1.0);
+        if !prunes(Some(share)) {
             return Ok(None);
         }
-        let (counts, config) = (
-            metrics.reach_counts(),
-            self.context.session_config().options(),
-        );
-        let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
-        Ok(Some(PrunedBuild { plan, counts }))
+        let counts = metrics.reach_counts();
+        let read = read_slices(rows, build, counts.clone(), &self.context).await?;
+        Ok(read.map(|read| PrunedBuild {
+            plan: read.plan,
+            counts,
+            memory: Some(read.memory),
+        }))
     }
 
-    /// What all windows reach; `None` if the probe side is too large to know that in advance, or a bound has failed for
-    /// some row, which the join need not meet.
-    async fn reach(&self, build: &Arc<dyn ExecutionPlan>) -> Result<Option<Reach>> {
+    /// All rows of the probe side; `None` if it is too large for that.
+    async fn read_ahead(&self) -> Result<Option<Vec<RecordBatch>>> {
         for partition in 0..self.probe.output_partitioning().partition_count() {
             self.input(partition)?;
         }
-        let Some(batches) = self.inputs.read_ahead().await else {
-            return Ok(None);
-        };
+        Ok(self.inputs.read_ahead().await)
+    }
+
+    /// What all windows reach; `None` if a bound has failed for some row, which the join need not meet.
+    async fn reach(
+        &self,
+        build: &Arc<dyn ExecutionPlan>,
+        batches: Vec<RecordBatch>,
+    ) -> Result<Option<Reach>> {
         let schema = build.schema();
         let Some(mut builder) = ReachBuilder::try_new(&self.spec, &schema)? else {
             return Ok(None);
@@ -119,28 +162,51 @@ impl ProbeAhead {
         });
         Ok(reach.await.ok())
     }
+}
 
-    /// Whether to read what is reached is less than to read all rows and keep them. Once queries have read as many rows
-    /// as there are, all are kept: so no number of queries reads more than twice what the best choice would have.
-    fn reads_less(
-        &self,
-        reach: &Reach,
+/// What is known of a build side before it is read.
+struct Known<'a> {
+    /// The smallest and the greatest range key.
+    extremes: Option<(ScalarValue, ScalarValue)>,
+    rows: Option<usize>,
+    /// Tells what queries have read of it before.
+    keeper: Option<&'a BuildSideKeeper>,
+}
+
+impl<'a> Known<'a> {
+    fn of(
         build: &Arc<dyn ExecutionPlan>,
-        keeper: Option<&BuildSideKeeper>,
-    ) -> bool {
+        key: &PhysicalExprRef,
+        keeper: Option<&'a BuildSideKeeper>,
+    ) -> Self {
         let statistics = statistics(build);
-        let column = self.spec.key.downcast_ref::<Column>();
+        let column = key.downcast_ref::<Column>();
         let extremes = statistics.as_ref().zip(column).and_then(|(all, column)| {
             let known = all.column_statistics.get(column.index())?;
-            known.min_value.get_value().zip(known.max_value.get_value())
+            let (min, max) = (known.min_value.get_value(), known.max_value.get_value());
+            min.cloned().zip(max.cloned())
         });
-        let share = extremes.and_then(|(min, max)| reach.share(min, max));
+        Self {
+            extremes,
+            rows: statistics.and_then(|all| all.num_rows.get_value().copied()),
+            keeper,
+        }
+    }
+
+    /// The smallest and the greatest range key as numbers.
+    fn numbers(&self) -> Option<(i64, i64)> {
+        let (min, max) = self.extremes.as_ref()?;
+        number(min).zip(number(max))
+    }
+
+    /// Whether to read this part of the rows is less than to read all and keep them. Once queries have read as many
+    /// rows as there are, all are kept: so no number of queries reads more than twice what the best choice would have.
+    fn reads_less(&self, share: Option<f64>) -> bool {
         if share.is_some_and(|share| share > MAX_SHARE) {
             return false;
         }
-        let rows = statistics.and_then(|all| all.num_rows.get_value().copied());
         let is_worth_keeping =
             |(keeper, rows): (&BuildSideKeeper, usize)| keeper.is_worth_keeping(rows);
-        !keeper.zip(rows).is_some_and(is_worth_keeping)
+        !self.keeper.zip(self.rows).is_some_and(is_worth_keeping)
     }
 }

@@ -133,6 +133,8 @@ impl BuildInput {
                 .await;
         };
         self.plan = pruned.plan;
+        // Collecting registers rows that have been read again.
+        drop(pruned.memory);
         let partitions = 0..self.plan.output_partitioning().partition_count();
         let prepared = self
             .prepare(partitions, probe_partitions, 1, None, None)

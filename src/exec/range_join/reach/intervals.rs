@@ -63,6 +63,28 @@ impl Intervals {
         })
     }
 
+    /// The keys from one end to another, both included; an end that is `None` is that of all keys.
+    ///
+    /// # Errors
+    /// If the type has no order, or an end is of another type.
+    pub(crate) fn of_interval(
+        data_type: &DataType,
+        (low, high): (Option<ScalarValue>, Option<ScalarValue>),
+    ) -> Result<Self> {
+        let mut intervals = Self::of_type(data_type)?;
+        let end = |value: Option<ScalarValue>| {
+            let end = value.map(|value| -> Result<End> {
+                let rows = intervals.order.encode(&value.to_array()?)?;
+                let bytes = rows.row(0).data().into();
+                Ok(End { bytes, value })
+            });
+            end.transpose()
+        };
+        let (low, high) = (end(low)?, end(high)?);
+        intervals.all.push(Interval { low, high });
+        Ok(intervals)
+    }
+
     /// Adds the windows of a batch, given by the values of all bounds. A row with a bound that is NULL has no window.
     /// Returns for each row whether it has one.
     ///

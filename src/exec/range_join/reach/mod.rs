@@ -7,10 +7,12 @@
 //! ```
 //!
 //! A build row that no window reaches changes no aggregate and matches no row, so it is dropped before it is copied and
-//! sorted. Only joins whose windows are closed by the bounds themselves have a reach: not those with prevailing rows,
-//! and not those that return build rows without a match.
+//! sorted. Where only the rows nearest to a bound count, no bound tells how far these are: they are sought in slices of
+//! the range key. Joins that return build rows without a match have no reach.
 
 pub(crate) mod intervals;
+pub(crate) mod nearest_rows;
+pub(crate) mod nearest_slices;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
 pub(crate) mod window_reach;

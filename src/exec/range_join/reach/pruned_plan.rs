@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -46,7 +47,7 @@ pub(crate) fn may_prune(
 }
 
 /// The rows of a build side that are reached, in the partitions and order of all. The scan prunes by the same
-/// conditions.
+/// conditions. It may be executed beside others of the same build side.
 ///
 /// # Errors
 /// Those of the operators.
@@ -60,7 +61,15 @@ pub(crate) fn pruned(
         return Ok(Arc::new(EmptyExec::new(build.schema())));
     }
     let conditions = reach.conditions();
-    pushed(build, Some(reach), conditions, counts, config)
+    let plan = pushed(build, Some(reach), conditions, counts, config)?;
+    // A scan of other filters has the same queue of files, of which each is read once.
+    let with_own_queues = plan.transform_up(|plan| {
+        Ok(match plan.is::<DataSourceExec>() {
+            true => Transformed::yes(plan.reset_state()?),
+            false => Transformed::no(plan),
+        })
+    });
+    Ok(with_own_queues?.data)
 }
 
 /// Pushes conditions down in DataFusion's own way.

@@ -47,7 +47,8 @@ struct KeyValues {
     values: Vec<ScalarValue>,
 }
 
-/// The type of the range key of a join whose windows have a reach; `None` if they have none.
+/// The type of the range key of a join whose windows have a reach; `None` if they have none. Prevailing rows are in none
+/// of them: [`Sought`](super::nearest_rows::Sought).
 pub(crate) fn reachable_key(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     build: &Schema,
@@ -57,8 +58,7 @@ pub(crate) fn reachable_key(
         comparisons.any(|comparison| comparison.is_lower() == is_lower)
     };
     let data_type = spec.key.data_type(build).ok()?;
-    let has_reach = !spec.prevailing
-        && is_compared_by_scans(&spec.key, build)
+    let has_reach = is_compared_by_scans(&spec.key, build)
         && !spec.bounds.is_empty()
         // Each is evaluated here and in the join.
         && !spec.probe_expressions().any(is_volatile)
@@ -81,7 +81,7 @@ fn is_compared_by_scans(key: &PhysicalExprRef, build: &Schema) -> bool {
 }
 
 /// Whether files order the values of a type as range joins do.
-fn is_ordered_in_files(data_type: &DataType) -> bool {
+pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
     data_type.is_numeric() && *data_type != DataType::Float16
         || data_type.is_string()
         || matches!(
@@ -106,18 +106,10 @@ impl ReachBuilder {
         let Some(key_type) = reachable_key(spec, build) else {
             return Ok(None);
         };
-        let values = spec.on.iter().map(|(_, key)| {
-            let data_type = key.data_type(build)?;
-            let is_compared =
-                key.is::<Column>() && is_ordered_in_files(&data_type) && !data_type.is_floating();
-            is_compared
-                .then(|| KeyValues::of_type(&data_type))
-                .transpose()
-        });
         Ok(Some(Self {
             spec: Arc::clone(spec),
             intervals: Intervals::of_type(&key_type)?,
-            values: values.collect::<Result<_>>()?,
+            values: KeyValues::of_join(spec, build)?,
         }))
     }
 
@@ -150,21 +142,22 @@ impl ReachBuilder {
     /// # Errors
     /// If an equality key can't be compared with its values.
     pub(crate) fn finish(self, build: &Schema) -> Result<Reach> {
-        let among = self.spec.on.iter().zip(self.values);
-        let among = among.filter_map(|((_, key), values)| Some((key, values?.values)));
-        let among = among.map(|(key, values)| {
-            let values = values.into_iter().map(literal).collect();
-            in_list(Arc::clone(key), values, &false, build)
-        });
-        Ok(Reach {
-            key: Arc::clone(&self.spec.key),
-            intervals: self.intervals.finish(),
-            among: among.collect::<Result<_>>()?,
-        })
+        Reach::try_new(&self.spec, self.intervals.finish(), self.values, build)
     }
 }
 
 impl KeyValues {
+    /// Of each equality key; `None` if scans can't compare it.
+    fn of_join(spec: &RangeJoinSpec<PhysicalExprRef>, build: &Schema) -> Result<Vec<Option<Self>>> {
+        let values = spec.on.iter().map(|(_, key)| {
+            let data_type = key.data_type(build)?;
+            let is_compared =
+                key.is::<Column>() && is_ordered_in_files(&data_type) && !data_type.is_floating();
+            is_compared.then(|| Self::of_type(&data_type)).transpose()
+        });
+        values.collect()
+    }
+
     fn of_type(data_type: &DataType) -> Result<Self> {
         Ok(Self {
             order: KeyOrder::try_new(data_type)?,
@@ -194,6 +187,47 @@ impl KeyValues {
 }
 
 impl Reach {
+    /// Rows in these intervals whose equality keys are among `values`, where these are known.
+    fn try_new(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        intervals: Intervals,
+        values: Vec<Option<KeyValues>>,
+        build: &Schema,
+    ) -> Result<Self> {
+        let among = spec.on.iter().zip(values);
+        let among = among.filter_map(|((_, key), values)| Some((key, values?.values)));
+        let among = among.map(|(key, values)| {
+            let values = values.into_iter().map(literal).collect();
+            in_list(Arc::clone(key), values, &false, build)
+        });
+        Ok(Self {
+            key: Arc::clone(&spec.key),
+            intervals,
+            among: among.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Rows in these intervals with equality keys that some probe rows have, given as an array of each key.
+    ///
+    /// # Errors
+    /// If an equality key can't be compared with its values.
+    pub(super) fn of_keys(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        intervals: Intervals,
+        keys: &[ArrayRef],
+        build: &Schema,
+    ) -> Result<Self> {
+        let mut values = KeyValues::of_join(spec, build)?;
+        for (known, keys) in values.iter_mut().zip(keys) {
+            if let Some(some) = known
+                && !some.add(keys, &vec![true; keys.len()])?
+            {
+                *known = None;
+            }
+        }
+        Self::try_new(spec, intervals, values, build)
+    }
+
     /// Whether no row can be reached.
     pub(crate) fn is_empty(&self) -> bool {
         self.intervals.all().is_empty()

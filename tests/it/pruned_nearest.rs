@@ -1,0 +1,214 @@
+//! Joins of which only the rows nearest to a bound count, over files that are read in slices, compared with the same
+//! joins over all rows.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::pruning::{Files, Layout, ROWS, pruned_answer, register};
+use crate::support::{run, set, with_extension};
+use rmq_testing::{Random, cases_with_queries, is_usual};
+
+/// The number of queries of the random test, unless `RMQ_CASES` overrides it.
+const CASES: usize = 400;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 2] = [7401670113229467263, 745773478048735981];
+
+/// Queries over the same pair of tables.
+const QUERIES: usize = 8;
+
+/// Queries over `q`, with the bound `a`, and `p`, with the range key `k`. `<=` is any comparison that fits.
+const BELOW: [&str; 7] = [
+    "SELECT q.id, (SELECT p.v FROM p WHERE p.s = q.s AND p.k <= q.a ORDER BY p.k DESC LIMIT 1) FROM q",
+    "SELECT q.id, (SELECT last_value(p.v ORDER BY p.k) FROM p WHERE p.s = q.s AND p.k <= q.a) FROM q",
+    "SELECT q.id, (SELECT max(p.k) FROM p WHERE p.s = q.s AND p.k <= q.a) FROM q",
+    "SELECT q.id, x.k, x.v FROM q CROSS JOIN LATERAL (SELECT p.k, p.v FROM p WHERE p.s = q.s AND p.k <= q.a ORDER BY p.k DESC LIMIT 2 OFFSET 1) x",
+    "SELECT q.id, x.k FROM q LEFT JOIN LATERAL (SELECT p.k FROM p WHERE p.k <= q.a ORDER BY p.k DESC LIMIT 3) x ON true",
+    "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.s = q.s AND p.k <= q.a)",
+    "SELECT q.id FROM q WHERE NOT EXISTS (SELECT 1 FROM p WHERE p.s = q.s AND p.k <= q.a)",
+];
+
+/// The same above the bound.
+fn above(sql: &str) -> String {
+    let sql = sql.replace("<=", ">=").replace("DESC ", "");
+    sql.replace("last_value", "first_value")
+        .replace("max(", "min(")
+}
+
+/// Windows with the row that is in force at their start.
+const PREVAILING: [&str; 2] = [
+    "SELECT id, n, low, peak FROM range_join('q', 'p', 's', 'k BETWEEN a AND b', 'count(*) AS n, min(v) AS low, max(k) AS peak', 'include prevailing')",
+    "SELECT id, n, low FROM range_join('q', 'p', 's', 'k >= a', 'count(*) AS n, min(v) AS low', 'include prevailing')",
+];
+
+/// Rows `k`, `s`, `v` with gaps of different lengths; `v` depends on the others, so rows with equal keys are equal.
+fn rows(random: &mut Random, count: usize) -> RecordBatch {
+    let symbols = [1, 3, 20][random.below(3)];
+    let mut key = 1000;
+    let mut columns: [Vec<Option<i64>>; 3] = Default::default();
+    for _ in 0..count {
+        let gap = [1, 3, 100, 2000][random.below(4)];
+        key += random.below(gap) as i64;
+        // The last symbols are seldom.
+        let symbol = random.below(symbols).min(random.below(symbols)) as i64;
+        let value = (key * 7919 + symbol * 31) % 1009;
+        columns[0].push((random.below(15) > 0).then_some(key));
+        columns[1].push((random.below(15) > 0).then_some(symbol));
+        columns[2].push((value % 9 > 0).then_some(value));
+    }
+    let columns = columns.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef);
+    RecordBatch::try_from_iter_with_nullable(
+        ["number", "s", "v"]
+            .into_iter()
+            .zip(columns)
+            .map(|(name, column)| (name, column, true)),
+    )
+    .expect("columns of one length")
+}
+
+/// Two sessions, one of which reads all rows, with `p` in files and a few rows `q` whose bounds are close together.
+async fn sessions(random: &mut Random, folder: &std::path::Path) -> [SessionContext; 2] {
+    let count = [1, 40, 300][random.below(3)];
+    let all = rows(random, count);
+    let types = [
+        "BIGINT",
+        "INT",
+        "SMALLINT UNSIGNED",
+        "DATE",
+        "TIMESTAMP",
+        "TIMESTAMP(0)",
+        "TIMESTAMPTZ",
+        "DOUBLE",
+    ];
+    let key = types[random.below(types.len())];
+    let layout = Layout::draw(random);
+    let partitions = 1 + random.below(3);
+    let session = || {
+        with_extension(SessionContext::new_with_config(
+            SessionConfig::new().with_target_partitions(partitions),
+        ))
+    };
+    let [with, without] = [session(), session()];
+    without.register_batch("raw", all).expect("a table");
+    let as_key = |number: &str| match key {
+        "DATE" => format!("({number})::INT::DATE"),
+        "TIMESTAMPTZ" => {
+            format!("arrow_cast({number}, 'Timestamp(Millisecond, Some(\"+01:00\"))')")
+        }
+        "SMALLINT UNSIGNED" => format!("({number} % 60000)::SMALLINT UNSIGNED"),
+        _ => format!("({number})::{key}"),
+    };
+    let p = format!(
+        "SELECT {} AS k, s, v FROM raw ORDER BY {}",
+        as_key("number"),
+        ["number", "v"][random.below(2)]
+    );
+    let p = run(&without, &p).await.expect(&p);
+    let half = p.num_rows() / 2;
+    for (name, rows) in [
+        ("a", p.slice(0, half)),
+        ("b", p.slice(half, p.num_rows() - half)),
+    ] {
+        layout
+            .write(&folder.join(format!("{name}.parquet")), &rows)
+            .expect("a file");
+    }
+    let (center, spread) = (random.below(200_000), [1, 5, 1000][random.below(3)]);
+    let q = (0..[1, 3, 30][random.below(3)]).map(|id| {
+        let a = center + random.below(spread);
+        let (a, b) = (
+            as_key(&a.to_string()),
+            as_key(&(a + random.below(300)).to_string()),
+        );
+        let a = if random.below(12) == 0 {
+            format!("nullif({a}, {a})")
+        } else {
+            a
+        };
+        format!("({id}, {a}, {b}, {})", random.below(22))
+    });
+    let q = q.collect::<Vec<_>>().join(", ");
+    let q = format!(
+        "CREATE TABLE q AS SELECT column1 AS id, column2 AS a, column3 AS b, column4 AS s FROM (VALUES {q})"
+    );
+    for ctx in [&with, &without] {
+        register(ctx, "p", folder).await;
+        run(ctx, &q).await.expect(&q);
+        set(ctx, "rmq.keep_indexes", "false");
+        set(ctx, "rmq.range_joins", "always");
+    }
+    set(&with, "rmq.pruning", "always");
+    set(&without, "rmq.pruning", "never");
+    [with, without]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nearest_rows_are_the_same_in_slices() {
+    let seeds = cases_with_queries("nearest rows in slices", &FAILED, CASES, QUERIES);
+    let (mut asked, mut pruned) = (0, 0);
+    for seed in seeds {
+        let random = &mut Random::of_case(seed);
+        let folder = tempfile::tempdir().expect("a folder");
+        let [with, without] = sessions(random, folder.path()).await;
+        for _ in 0..QUERIES {
+            let below = BELOW[random.below(BELOW.len())].to_string();
+            let sql = match random.below(5) {
+                0 | 1 => below,
+                2 | 3 => above(&below),
+                _ => PREVAILING[random.below(PREVAILING.len())].to_string(),
+            };
+            let sql = if random.below(2) == 0 {
+                sql.replace(">=", ">").replace("<=", "<")
+            } else {
+                sql
+            };
+            let (expected, _) = pruned_answer(&without, &sql).await.expect(&sql);
+            let (found, was_pruned) = pruned_answer(&with, &sql).await.expect(&sql);
+            assert_eq!(found, expected, "tables of seed {seed}: {sql}");
+            asked += 1;
+            pruned += usize::from(was_pruned);
+        }
+    }
+    println!("{pruned} of {asked} were pruned");
+    assert!(pruned * 2 > asked || !is_usual(), "{pruned} of {asked}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_form_reads_about_what_is_nearest() {
+    let files = Files::new().await;
+    let below = BELOW.map(ToString::to_string);
+    let above = BELOW.map(above);
+    let prevailing = PREVAILING[0].replace("AND b", "AND a + 100");
+    for sql in below.iter().chain(&above).chain([&prevailing]) {
+        let sql = sql.replace("NOT EXISTS", "NOT q.id < 9 AND EXISTS");
+        let (scanned, built) = files.compare(&sql).await;
+        assert!(scanned > 0 && scanned <= 4000, "{scanned} scanned: {sql}");
+        assert!(built <= scanned, "{built} of {scanned} built: {sql}");
+        files.begin_anew().await;
+    }
+}
+
+/// Rows far before their bounds are found in some slices, and those that are nowhere cost one read of all.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_far_away_are_read_once_at_most() {
+    let files = Files::new().await;
+    set(&files.ctx, "rmq.pruning", "always");
+    // Each value of v recurs after 10,007 rows.
+    let seldom =
+        "SELECT q.id, (SELECT max(p.k) FROM p WHERE p.v = q.id * 200 AND p.k <= q.a) FROM q";
+    let (scanned, built) = files.compare(seldom).await;
+    assert!((10_000..50_000).contains(&scanned), "{scanned} scanned");
+    assert!(built < 1000, "{built} built");
+    files.begin_anew().await;
+    // Between 's3' and 's4', so no statistics tell that it is nowhere.
+    let nowhere = "SELECT q.id, (SELECT max(p.k) FROM p WHERE p.t = concat('s3', q.id) AND p.k <= q.a + 690000) FROM q";
+    let (scanned, built) = files.compare(nowhere).await;
+    // The row groups at the ends of slices are read twice.
+    let all = ROWS as usize + 24 * 1000;
+    assert!((90_000..all).contains(&scanned), "{scanned} scanned");
+    assert_eq!(built, 0);
+}
