@@ -47,8 +47,8 @@ struct KeyValues {
     values: Vec<ScalarValue>,
 }
 
-/// The type of the range key of a join whose windows have a reach; `None` if they have none. Prevailing rows are in none
-/// of them: [`Sought`](super::nearest_rows::Sought).
+/// The type of the range key of a join whose windows have a reach; `None` if they have none. Prevailing rows are in no
+/// window: [`Sought`](super::nearest_rows::Sought).
 pub(crate) fn reachable_key(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     build: &Schema,
