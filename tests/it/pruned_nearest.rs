@@ -6,9 +6,11 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::pruning::{Files, Layout, ROWS, pruned_answer, register};
+use crate::range_join::{answer, lines};
 use crate::support::{run, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
@@ -211,4 +213,31 @@ async fn rows_far_away_are_read_once_at_most() {
     let all = ROWS as usize + 24 * 1000;
     assert!((90_000..all).contains(&scanned), "{scanned} scanned");
     assert_eq!(built, 0);
+}
+
+/// A file that is replaced after a query was planned: the answer is that of the new file, or an error, and the next
+/// query's is that of the new file.
+#[tokio::test(flavor = "multi_thread")]
+async fn replaced_files_are_read_anew() {
+    let files = Files::new().await;
+    set(&files.ctx, "rmq.pruning", "always");
+    for (shift, sql) in [
+        "SELECT q.id, p.v FROM q JOIN p ON p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a",
+        "SELECT q.id, (SELECT max(p.k) FROM p WHERE p.s = q.s AND p.k <= q.a) FROM q",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let planned = files.ctx.sql(sql).await.expect(sql);
+        let planned = planned.create_physical_plan().await.expect(sql);
+        files.replace(1 + shift as i64);
+        let found = collect(planned, files.ctx.task_ctx()).await;
+        files.begin_anew().await;
+        let (scanned, _) = files.compare(sql).await;
+        assert!(scanned > 0, "{sql}");
+        if let Ok(found) = found {
+            let expected = answer(&files.ctx, sql).await.expect(sql).0;
+            assert_eq!(lines(&found), expected, "{sql}");
+        }
+    }
 }

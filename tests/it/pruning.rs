@@ -222,11 +222,7 @@ impl Files {
         let folder = tempfile::tempdir().expect("a folder");
         let p = folder.path().join("p");
         std::fs::create_dir(&p).expect("a new folder");
-        for (name, first, count) in [("a", 0, ROWS / 2), ("b", ROWS / 2, ROWS / 2)] {
-            let rows = rows_of_p(first, count);
-            let path = p.join(format!("{name}.parquet"));
-            SMALL.write(&path, &rows).expect("a file");
-        }
+        Self::write_rows(&p, 0);
         let session = || async {
             let config = SessionConfig::new().with_target_partitions(2);
             let ctx = with_extension(SessionContext::new_with_config(config));
@@ -241,6 +237,20 @@ impl Files {
         // Files that were just written may change without a trace: a side is kept once they are older.
         crate::kept::settle().await;
         Self { folder, ctx, plain }
+    }
+
+    /// Writes the rows from this one on.
+    fn write_rows(p: &Path, first: i64) {
+        for (name, first) in [("a", first), ("b", first + ROWS / 2)] {
+            let rows = rows_of_p(first, ROWS / 2);
+            let path = p.join(format!("{name}.parquet"));
+            SMALL.write(&path, &rows).expect("a file");
+        }
+    }
+
+    /// Replaces the files of p by others with rows from this one on.
+    pub(crate) fn replace(&self, first: i64) {
+        Self::write_rows(&self.folder.path().join("p"), first);
     }
 
     /// Makes the session forget what it has kept of the table.
