@@ -1,7 +1,10 @@
-//! Reads the probe side first, and decides whether the build side is pruned by its windows.
+//! Reads the probe side first, and decides whether the build side is pruned by its windows: as it is read, or before it
+//! is sorted.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -9,14 +12,20 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{PruningChoice, RmqOptions};
+use crate::common::workers::Workers;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::statistics::{expected_scanned_rows, statistics};
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
-use crate::exec::range_join::probe::compare_or_build::MAX_EAGERLY_SORTED_ROWS;
 use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
+use crate::exec::range_join::reach::collected_reach::{
+    CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
+};
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
@@ -29,6 +38,8 @@ pub(crate) struct ProbeAhead {
     pub(crate) inputs: Arc<ProbeInputs>,
     pub(crate) probe: Arc<dyn ExecutionPlan>,
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    /// Whether the scan of the build side prunes. Otherwise the rows that it has collected are compared.
+    pub(crate) prunes_scan: bool,
     pub(crate) context: Arc<TaskContext>,
 }
 
@@ -65,7 +76,8 @@ impl ProbeAhead {
         self.inputs.partition(partition, bytes, pool, execute)
     }
 
-    /// What is to be read of a build side; `None` if all is. `keeper` tells what queries have read of it before.
+    /// What is to be read of a build side; `None` if all is, as where no scan prunes. `keeper` tells what queries have
+    /// read of it before.
     ///
     /// # Errors
     /// Those of the operators.
@@ -75,9 +87,12 @@ impl ProbeAhead {
         keeper: Option<&BuildSideKeeper>,
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
+        if !self.prunes_scan {
+            return Ok(None);
+        }
         let choice = self.options().pruning;
         let reach = if is_worthwhile(choice, build) {
-            self.reach(build).await?
+            self.reach(&self.spec, build.schema(), usize::MAX).await?
         } else {
             None
         };
@@ -97,17 +112,101 @@ impl ProbeAhead {
         Ok(Some(PrunedBuild { plan, counts }))
     }
 
-    /// What all windows reach; `None` if the probe side is too large to know that in advance, or a bound has failed for
-    /// some row, which the join need not meet.
-    async fn reach(&self, build: &Arc<dyn ExecutionPlan>) -> Result<Option<Reach>> {
+    /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
+    /// are not kept.
+    ///
+    /// # Errors
+    /// Those of the comparisons. If the query is cancelled.
+    pub(crate) async fn reached(
+        &self,
+        builder: BuildSideBuilder,
+        rows: CollectedRows,
+    ) -> Result<(BuildSideBuilder, CollectedRows)> {
+        let reached = self.find_reached(&builder, &rows).await?;
+        self.inputs.stop();
+        let Some(reached) = reached else {
+            return Ok((builder, rows));
+        };
+        let (all, counts) = (rows.num_rows(), builder.metrics.reach_counts());
+        counts.scanned.add(all);
+        counts.dropped.add(all - reached.num_rows());
+        Ok((builder.of_part(all), reached))
+    }
+
+    /// The reached ones of collected rows, where sorting these is less than sorting all rows and keeping them.
+    async fn find_reached(
+        &self,
+        builder: &BuildSideBuilder,
+        rows: &CollectedRows,
+    ) -> Result<Option<CollectedRows>> {
+        let (columns, total) = (builder.columns.clone(), rows.num_rows());
+        let is_forced = match self.options().pruning {
+            PruningChoice::Always => true,
+            PruningChoice::Auto if is_long_to_sort(&columns, &rows.batches)? => false,
+            PruningChoice::Auto | PruningChoice::Never => return Ok(None),
+        };
+        if self.prunes_scan
+            || builder.adds_values()
+            || builder.select_devices(total).await?.is_some()
+            || !is_forced && builder.is_worth_keeping(total)
+        {
+            return Ok(None);
+        }
+        let spec = Arc::new(over_collected(&self.spec, &columns));
+        let most_windows = if is_forced {
+            usize::MAX
+        } else {
+            total / MIN_ROWS_PER_WINDOW
+        };
+        let schema = Arc::clone(&rows.schema);
+        let Some(reach) = self.reach(&spec, schema, most_windows).await? else {
+            return Ok(None);
+        };
+        let (started, threads) = (Instant::now(), builder.options.threads());
+        let (batches, memory) = (rows.batches.clone(), rows.memory.new_empty());
+        let schema = Arc::clone(&rows.schema);
+        let reached = blocking(move |waiting| {
+            let compared = CollectedReach {
+                reach: &reach,
+                columns: &columns,
+                batches: &batches,
+            };
+            if !is_forced && !compared.is_small()? {
+                return Ok(None);
+            }
+            let check = || waiting.check();
+            let batches = compared.rows(&memory, Workers::new(threads, &check))?;
+            Ok(Some(CollectedRows {
+                schema,
+                batches,
+                memory,
+            }))
+        });
+        let reached = reached.await;
+        builder.metrics.record_build(started);
+        match reached {
+            // All rows can be spilled.
+            Err(error) if is_out_of_memory(&error) => Ok(None),
+            reached => reached,
+        }
+    }
+
+    /// What all windows reach, if these are at most so many; `None` if the probe side is too large to know that in
+    /// advance, or the windows can't be told. A bound may have failed for some row, which the join need not meet.
+    async fn reach(
+        &self,
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: SchemaRef,
+        most_windows: usize,
+    ) -> Result<Option<Reach>> {
         for partition in 0..self.probe.output_partitioning().partition_count() {
             self.input(partition)?;
         }
+        self.inputs.limit_rows(most_windows);
         let Some(batches) = self.inputs.read_ahead().await else {
             return Ok(None);
         };
-        let schema = build.schema();
-        let Some(mut builder) = ReachBuilder::try_new(&self.spec, &schema)? else {
+        let Ok(mut builder) = ReachBuilder::try_new(spec, &build) else {
             return Ok(None);
         };
         let reach = blocking(move |waiting| {
@@ -115,7 +214,7 @@ impl ProbeAhead {
                 waiting.check()?;
                 builder.add(batch)?;
             }
-            builder.finish(&schema)
+            builder.finish(&build)
         });
         Ok(reach.await.ok())
     }
