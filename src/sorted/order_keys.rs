@@ -1,17 +1,17 @@
 //! Values of one ordered type as keys of fixed width that compare as the values do, for sorting and searching.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, new_empty_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
-use arrow::row::{RowConverter, Rows, SortField};
+use arrow::row::{Row, RowConverter, Rows, SortField};
 use datafusion::common::utils::normalize_float_zero;
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, internal_err};
 
 use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode};
 use rmq_engine::cpu::SearchKey;
-use rmq_engine::{Column, Comparison, Extreme, Key};
+use rmq_engine::{Column, Extreme, Key};
 
 /// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares
 /// them as equal. The key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
@@ -25,6 +25,78 @@ pub(crate) enum OrderKeys {
     W128(Vec<Column<u128>>),
     /// Strings, binaries and 256-bit decimals: Arrow's row format.
     Bytes(RowConverter, Rows),
+}
+
+/// Disjoint intervals of keys of one type in ascending order. Both ends belong to them.
+#[derive(Debug)]
+pub(crate) enum KeyIntervals {
+    W32(Vec<(u32, u32)>),
+    W64(Vec<(u64, u64)>),
+    W128(Vec<(u128, u128)>),
+    /// From these bytes to those, or to the end of all.
+    Bytes(Vec<(Box<[u8]>, Option<Box<[u8]>>)>),
+}
+
+impl KeyIntervals {
+    /// The keys of intervals of values of this type, given by their ends; one that is `None` is that of all values.
+    ///
+    /// # Errors
+    /// An execution error for ends of another type, or of one without an order.
+    pub(crate) fn try_new<'a>(
+        data_type: &DataType,
+        ends: impl Iterator<Item = (Option<&'a ScalarValue>, Option<&'a ScalarValue>)>,
+    ) -> Result<Self> {
+        let (lows, highs): (Vec<_>, Vec<_>) = ends.unzip();
+        // Those that are open are the first and the last.
+        let is_open_below = lows.first().is_some_and(Option::is_none);
+        let is_open_above = highs.last().is_some_and(Option::is_none);
+        let is_open = (is_open_below, is_open_above);
+        let keys = |ends: Vec<Option<&ScalarValue>>| {
+            let mut ends = ends.into_iter().flatten().cloned().peekable();
+            let values = match ends.peek() {
+                Some(_) => ScalarValue::iter_to_array(ends)?,
+                None => new_empty_array(data_type),
+            };
+            Ok::<_, DataFusionError>(OrderKeys::from_values(&values)?.0)
+        };
+        Ok(match (keys(lows)?, keys(highs)?) {
+            (OrderKeys::W32(lows), OrderKeys::W32(highs)) => {
+                Self::W32(pairs(&lows, &highs, is_open))
+            }
+            (OrderKeys::W64(lows), OrderKeys::W64(highs)) => {
+                Self::W64(pairs(&lows, &highs, is_open))
+            }
+            (OrderKeys::W128(lows), OrderKeys::W128(highs)) => {
+                Self::W128(pairs(&lows, &highs, is_open))
+            }
+            (OrderKeys::Bytes(_, lows), OrderKeys::Bytes(_, highs)) => {
+                let bytes = |row: Row<'_>| Box::from(row.data());
+                // No bytes are below those of any value.
+                let least = is_open_below.then(Box::default);
+                let lows = least.into_iter().chain(lows.iter().map(bytes));
+                let highs = highs.iter().map(|row| Some(bytes(row)));
+                let highs = highs.chain(is_open_above.then_some(None));
+                Self::Bytes(lows.zip(highs).collect())
+            }
+            _ => return exec_err!("the ends of intervals are of several types"),
+        })
+    }
+}
+
+/// Returns the ends of intervals. If the first or last is open, it ends with the least or greatest key.
+fn pairs<K: Key>(
+    lows: &[Column<K>],
+    highs: &[Column<K>],
+    (is_open_below, is_open_above): (bool, bool),
+) -> Vec<(K, K)> {
+    let lows = is_open_below
+        .then_some(K::ZERO)
+        .into_iter()
+        .chain(encoded(lows));
+    let highs = encoded(highs)
+        .into_iter()
+        .chain(is_open_above.then_some(K::MAX));
+    lows.zip(highs).collect()
 }
 
 impl OrderKeys {
@@ -94,28 +166,25 @@ impl OrderKeys {
         Ok(())
     }
 
-    /// Returns which keys compare so with one of some bounds of the same type. The result for NULLs is unspecified.
+    /// Returns which keys are in an interval. The result for NULLs is unspecified.
     ///
     /// # Errors
     /// An execution error if the types differ.
-    pub(crate) fn compared(
-        &self,
-        comparison: Comparison,
-        bounds: &Self,
-        bound: usize,
-    ) -> Result<BooleanBuffer> {
-        match (self, bounds) {
-            (Self::W32(keys), Self::W32(bounds)) => compare(keys, comparison, bounds, bound),
-            (Self::W64(keys), Self::W64(bounds)) => compare(keys, comparison, bounds, bound),
-            (Self::W128(keys), Self::W128(bounds)) => compare(keys, comparison, bounds, bound),
-            // Rows of two converters of one type: their bytes compare.
-            (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
-                let bound = bounds.row(bound).data();
-                Ok(BooleanBuffer::collect_bool(keys.num_rows(), |i| {
-                    comparison.holds(keys.row(i).data(), bound)
-                }))
+    pub(crate) fn within(&self, intervals: &KeyIntervals) -> Result<BooleanBuffer> {
+        match (self, intervals) {
+            (Self::W32(keys), KeyIntervals::W32(intervals)) => within(keys, intervals),
+            (Self::W64(keys), KeyIntervals::W64(intervals)) => within(keys, intervals),
+            (Self::W128(keys), KeyIntervals::W128(intervals)) => within(keys, intervals),
+            (Self::Bytes(_, keys), KeyIntervals::Bytes(intervals)) => {
+                let is_within = |i| {
+                    let key = keys.row(i).data();
+                    let begun = intervals.partition_point(|(low, _)| **low <= *key);
+                    let last = begun.checked_sub(1).map(|last| &intervals[last].1);
+                    last.is_some_and(|high| high.as_ref().is_none_or(|high| *key <= **high))
+                };
+                Ok(BooleanBuffer::collect_bool(keys.num_rows(), is_within))
             }
-            _ => exec_err!("a bound of a range join has another type than its key"),
+            _ => exec_err!("intervals of a range key are of another type"),
         }
     }
 
@@ -151,19 +220,12 @@ pub(crate) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     keys
 }
 
-/// Compares the keys of one column with one of the bounds.
-fn compare<K: SearchKey>(
-    keys: &[Column<K>],
-    comparison: Comparison,
-    bounds: &[Column<K>],
-    bound: usize,
-) -> Result<BooleanBuffer> {
-    let ([keys], [bounds]) = (keys, bounds) else {
+/// Returns which keys of one column are in an interval.
+fn within<K: SearchKey>(keys: &[Column<K>], intervals: &[(K, K)]) -> Result<BooleanBuffer> {
+    let [keys] = keys else {
         return internal_err!("keys of one batch are in several columns");
     };
-    let bound = bounds.encoding().encode(bounds.bits()[bound]);
-    let words = K::compare(keys, comparison, bound);
-    let words = Buffer::from_vec(words);
+    let words = Buffer::from_vec(K::within(keys, intervals));
     Ok(BooleanBuffer::new(words, 0, keys.len()))
 }
 
@@ -185,24 +247,26 @@ mod tests {
 
     use super::*;
 
-    /// Compares each value with each, given ascending ranks, the same for equal values.
+    /// Compares each value with the interval from each to each, given ascending ranks, the same for equal values.
     fn check(values: &ArrayRef, ranks: &[u32]) {
         let (keys, _) = OrderKeys::from_values(values).expect("an ordered type");
-        let (bounds, _) = OrderKeys::from_values(values).expect("an ordered type");
-        for comparison in [
-            Comparison::Above,
-            Comparison::AtLeast,
-            Comparison::Below,
-            Comparison::AtMost,
-        ] {
-            for (bound, bound_rank) in ranks.iter().enumerate() {
-                let found = keys.compared(comparison, &bounds, bound).expect("one type");
-                assert_eq!(found.len(), ranks.len());
-                for (row, rank) in ranks.iter().enumerate() {
-                    let expected = comparison.holds(rank, bound_rank);
-                    let context = (values.data_type(), row, comparison, bound);
-                    assert_eq!(found.value(row), expected, "{context:?}");
-                }
+        let end = |row| ScalarValue::try_from_array(values, row).expect("a value");
+        let ends = || std::iter::once(None).chain((0..ranks.len().min(20)).map(Some));
+        for (low, high) in ends().flat_map(|low| ends().map(move |high| (low, high))) {
+            let rank = |row: Option<usize>, open| row.map_or(open, |row| ranks[row]);
+            let (from, to) = (rank(low, 0), rank(high, u32::MAX));
+            if from > to {
+                continue;
+            }
+            let interval = (low.map(end), high.map(end));
+            let interval = std::iter::once((interval.0.as_ref(), interval.1.as_ref()));
+            let interval = KeyIntervals::try_new(values.data_type(), interval);
+            let found = keys.within(&interval.expect("two ends")).expect("one type");
+            assert_eq!(found.len(), ranks.len());
+            for (row, rank) in ranks.iter().enumerate() {
+                let expected = (from..=to).contains(rank);
+                let context = (values.data_type(), row, low, high);
+                assert_eq!(found.value(row), expected, "{context:?}");
             }
         }
     }

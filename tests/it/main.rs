@@ -1,13 +1,13 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
 mod appended;
+mod collected_reach;
 mod cuda_sql;
 mod devices;
 mod dictionaries;
 mod distances;
 mod divided;
 mod explain;
-
 mod fake;
 mod fake_range_join;
 mod giving_way;
@@ -22,7 +22,6 @@ mod larger_than_memory;
 mod lazy_index;
 mod memberships;
 mod nearest;
-mod nested_loop;
 mod never_stale;
 mod overlaps;
 mod parameters;

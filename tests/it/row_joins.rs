@@ -530,9 +530,9 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
     Ok(())
 }
 
-/// A few rows are compared with all rows of a large side in no order, which is not sorted for them.
+/// A large side in no order is not sorted for a few rows, but what these reach of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn few_rows_are_compared_with_many() -> Result<()> {
+async fn few_rows_reach_few_of_many() -> Result<()> {
     let (with, without) = (SessionContext::new(), SessionContext::new());
     datafusion_rmq::register(&with);
     set(&with, "rmq.range_joins", "always");
@@ -555,7 +555,7 @@ async fn few_rows_are_compared_with_many() -> Result<()> {
             let sql = format!("SELECT {columns} FROM {q} {join} p ON {on}");
             let plan = with.sql(&sql).await?.create_physical_plan().await?;
             let found = collect(Arc::clone(&plan), with.task_ctx()).await?;
-            assert_eq!(metric(&plan, "nested_loop_rows"), 12, "{sql}");
+            assert_eq!(metric(&plan, "rows_scanned"), 70_000, "{sql}");
             assert_eq!(lines(&found), answer(&without, &sql).await?.0, "{sql}");
         }
     }

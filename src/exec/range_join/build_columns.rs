@@ -173,14 +173,6 @@ impl BuildColumns {
         }
     }
 
-    /// The same columns without the equality keys, which the batches must lack too.
-    pub(crate) fn without_equality_keys(self) -> Self {
-        Self {
-            num_equality_keys: 0,
-            ..self
-        }
-    }
-
     /// The schema of the columns, which are named by their index, over an input of this schema.
     pub(crate) fn schema(&self, input: &Schema) -> Result<SchemaRef> {
         let fields = self.expressions.iter().enumerate().map(|(i, e)| {
@@ -232,18 +224,6 @@ impl BuildColumns {
     /// The values among all columns.
     pub(crate) fn values<'a, T>(&self, columns: &'a [T]) -> &'a [T] {
         &columns[self.num_equality_keys + 1..]
-    }
-
-    /// Whether an aggregate depends on thresholds of the probe rows, so that the rows of several probe rows can't be
-    /// aggregated each by themselves.
-    pub(crate) fn has_thresholds(&self) -> bool {
-        let mut functions = self.aggregates.iter().map(|(function, _)| function);
-        functions.any(|function| {
-            matches!(
-                function,
-                AggregateKind::AtCrossing { .. } | AggregateKind::CountCrossing { .. }
-            )
-        })
     }
 
     /// Whether the result depends on the order of rows with equal keys. Sums of floats do not: they are rounded once.

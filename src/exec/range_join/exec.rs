@@ -47,10 +47,9 @@
 //! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip
 //!   each (`build_side::device_side`, `probe::device_join`). The CPU runs joins that devices lack
 //!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
-//! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
-//!   2 to 5 (`probe::compare_or_build`).
 //! - Where the build side is in files and the probe side ends within a budget, the probe side is read first, and of the
-//!   build side only what its windows reach (`reach`, `probe::probe_ahead`).
+//!   build side only what its windows reach (`reach`, `probe::probe_ahead`). Where the build side is elsewhere, a small
+//!   probe side is read between steps 1 and 2, and only build rows that its windows reach are sorted.
 //! - Build rows for which the range key fails have no place in the order. They are put aside, and each batch of the
 //!   probe side is looked up among them first: one with their equality keys is an error (`probe::key_errors`).
 //!
@@ -93,13 +92,12 @@ use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
-use crate::exec::range_join::probe::bounds::wrapped_bound;
 use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
 use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::reach::nearest_rows::Sought;
 use crate::exec::range_join::reach::pruned_plan::may_prune;
-use crate::exec::range_join::reach::window_reach::reachable_key;
+use crate::exec::range_join::reach::window_reach::{has_reach, is_known_to_scans};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
 use crate::index::catalog::IndexCatalog;
@@ -131,7 +129,7 @@ pub struct RangeJoinExec {
     pub(super) metrics: ExecutionPlanMetricsSet,
     /// What the partitions of an execution share.
     pub(super) run: Arc<OncePerRun<JoinRun>>,
-    /// Whether the scan of the build side prunes by conditions on the range key, once that has been asked.
+    /// Whether the scan of the build side prunes by what windows reach, once that has been asked.
     pub(super) may_prune: OnceLock<bool>,
     /// Where the build side comes from, in plans of EXPLAIN.
     pub(super) origin: Option<BuildOrigin>,
@@ -230,8 +228,8 @@ impl RangeJoinExec {
         })
     }
 
-    /// Whether the probe side is read ahead, so that a scan reads only what its windows reach of the build side. Not if
-    /// another process has sent the plan: its partitions may be executed one by one.
+    /// Whether the probe side may be read ahead, so that of the build side only what its windows reach is read or
+    /// sorted. Not if another process has sent the plan: its partitions may be executed one by one.
     ///
     /// # Errors
     /// Those of the operators.
@@ -242,23 +240,29 @@ impl RangeJoinExec {
             .row_join
             .as_ref()
             .is_some_and(|join| join.marks_build_rows());
-        let has_reach = options.pruning != PruningChoice::Never
+        let reads_ahead = options.pruning != PruningChoice::Never
             && options.pruning_memory.0 > 0
             && is_shared
             && !marks_rows
             && !self.run.is_one_run()
             && !self.probe.boundedness().is_unbounded()
-            // Keys beyond the bound of a difference that wraps around may be in its range.
-            && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())
-            && reachable_key(&self.spec, &self.build.schema()).is_some()
-            && (!self.spec.prevailing || self.sought().is_some());
-        if !has_reach {
-            return Ok(false);
-        }
+            && has_reach(&self.spec)
+            // Prevailing rows are in no window, and are only sought in files.
+            && (!self.spec.prevailing || self.prunes_scan(config)?);
+        Ok(reads_ahead)
+    }
+
+    /// Whether the scan of the build side prunes by what windows reach. Otherwise the rows are compared with that.
+    ///
+    /// # Errors
+    /// Those of the operators.
+    pub(super) fn prunes_scan(&self, config: &ConfigOptions) -> Result<bool> {
         if let Some(may_prune) = self.may_prune.get() {
             return Ok(*may_prune);
         }
-        let may_prune = may_prune(&self.build, &self.spec.key, config)?;
+        let may_prune = is_known_to_scans(&self.spec, &self.build.schema())
+            && (!self.spec.prevailing || self.sought().is_some())
+            && may_prune(&self.build, &self.spec.key, config)?;
         Ok(*self.may_prune.get_or_init(|| may_prune))
     }
 
@@ -270,7 +274,8 @@ impl RangeJoinExec {
     /// Whether a run that finds no kept rows may read less than all.
     fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
         let choice = RmqOptions::of(config).pruning;
-        Ok(self.reads_ahead(config)? && is_worthwhile(choice, &self.build))
+        let reads_ahead = self.reads_ahead(config)? && self.prunes_scan(config)?;
+        Ok(reads_ahead && is_worthwhile(choice, &self.build))
     }
 
     /// The same partitioned join, whose sides have one partition each and must keep it.

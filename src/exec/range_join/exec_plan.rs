@@ -309,13 +309,18 @@ impl ExecutionPlan for RangeJoinExec {
         columns.may_divide = self.may_divide()?;
         let config = context.session_config().options();
         let run = self.run.run(&context, partition, partitions);
-        let ahead = self.reads_ahead(config)?.then(|| ProbeAhead {
-            inputs: Arc::clone(&run.inputs),
-            probe: Arc::clone(&self.probe),
-            spec: Arc::clone(&self.spec),
-            sought: self.sought(),
-            context: Arc::clone(&context),
-        });
+        let ahead = if self.reads_ahead(config)? {
+            Some(ProbeAhead {
+                inputs: Arc::clone(&run.inputs),
+                probe: Arc::clone(&self.probe),
+                spec: Arc::clone(&self.spec),
+                sought: self.sought(),
+                prunes_scan: self.prunes_scan(config)?,
+                context: Arc::clone(&context),
+            })
+        } else {
+            None
+        };
         let probe_input = match &ahead {
             Some(ahead) => ahead.input(partition)?,
             None => ProbeInput::new(self.probe.execute(partition, Arc::clone(&context))?),

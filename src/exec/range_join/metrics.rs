@@ -10,10 +10,10 @@ use datafusion::physical_plan::metrics::{
 use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
 use rmq_engine::RangeJoinTimes;
 
-/// The metric of rows that came from a scan that prunes.
+/// The metric of rows of which only those that windows reach are sorted.
 pub(crate) const ROWS_SCANNED: &str = "rows_scanned";
 
-/// Rows that came from a scan that prunes, and those of them that no window reaches.
+/// Rows of which only those that windows reach are sorted, and those of them that no window reaches.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReachCounts {
     pub(crate) scanned: Count,
@@ -102,7 +102,7 @@ impl BuildMetrics {
         summary(&self.set).counter("index_loaded", 0).add(1);
     }
 
-    /// Counts the rows of a build side of which only what windows reach is read. The metrics are shown only then.
+    /// Counts the rows of a build side of which only what windows reach is sorted. The metrics are shown only then.
     pub(crate) fn reach_counts(&self) -> ReachCounts {
         let count = |name| rows(summary(&self.set)).counter(name, 0);
         ReachCounts {
@@ -181,13 +181,6 @@ impl ProbeMetrics {
     pub(crate) fn time_query(&self) -> [ScopedTimerGuard<'_>; 2] {
         let compute = self.baseline.elapsed_compute();
         [self.query_time.timer(), compute.timer()]
-    }
-
-    /// Records rows that a nested loop compared with the whole build side. The metric is shown only if there are any.
-    pub(crate) fn record_nested_loop_rows(&self, count: usize) {
-        rows(summary(&self.set))
-            .counter("nested_loop_rows", self.partition)
-            .add(count);
     }
 
     /// Records rows whose matches an index on the join's threshold found. The metric is shown only if there are any.

@@ -5,6 +5,7 @@
 //! either. `reach` reads no more of files than the windows of the probe side need. `optimizer::physical` has the rules
 //! about it.
 
+pub(crate) mod bounds;
 pub(crate) mod build_columns;
 pub(crate) mod build_side;
 pub(crate) mod data_size;

@@ -8,20 +8,22 @@
 //! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
 //! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::joins_to_range_joins` |
 //! | a join with GROUP BY: few pairs, and memory for a hash table? | the same | `planner::join_choices` |
-//! | is the probe side tiny, after all? | its rows, as they come | `exec::range_join::probe::compare_or_build` |
 //!
-//! The last one is the operator's own, so the numbers of rows that it shares with the others are there.
+//! That a probe side is small after all, and reaches little of the build side, the operator finds out when it has read
+//! both (`exec::range_join::reach::collected_reach`).
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::LogicalPlan;
 
 use crate::exec::common::statistics::{exact_rows, expected_rows, statistics};
-use crate::exec::range_join::probe::compare_or_build::{
-    MAX_EAGERLY_SORTED_ROWS, MAX_NESTED_LOOP_ROWS,
-};
+use crate::exec::range_join::reach::collected_reach::MAX_EAGERLY_SORTED_ROWS;
 use crate::optimizer::cost::equal_rows::{Sides, equal_rows};
 use crate::optimizer::cost::max_rows::max_rows;
+
+/// A side with at most this many rows is compared with all of the other one, by `DataFusion`'s join, in less time than
+/// that takes to sort.
+pub(crate) const FEW_ROWS: usize = 16;
 
 /// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join
 /// spends a fifth of that on them.
@@ -70,7 +72,7 @@ pub(crate) fn are_slow_to_aggregate(pairs: u128) -> bool {
 /// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side
 /// would cost more than it saves.
 pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
-    let few = max_rows(probe).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
+    let few = max_rows(probe).is_some_and(|rows| rows <= FEW_ROWS);
     few && max_rows(build).is_none_or(|rows| rows > MAX_EAGERLY_SORTED_ROWS)
 }
 
@@ -82,7 +84,7 @@ pub(crate) fn why_row_join_stays(
     returns_pairs: bool,
     filtered_rows: Option<f64>,
 ) -> Result<Option<String>> {
-    let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
+    let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= FEW_ROWS);
     if has_few(sides.probe) || has_few(sides.build) {
         return Ok(Some("it has few rows on one side".to_string()));
     }

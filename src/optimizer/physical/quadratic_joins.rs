@@ -20,8 +20,7 @@ use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::exec::range_join::probe::compare_or_build::MAX_NESTED_LOOP_ROWS;
-use crate::optimizer::cost::decision::{are_slow_to_aggregate, are_slow_to_join};
+use crate::optimizer::cost::decision::{FEW_ROWS, are_slow_to_aggregate, are_slow_to_join};
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::joins_to_range_joins::{
@@ -123,7 +122,7 @@ impl QuadraticJoin {
 }
 
 fn has_few_rows(side: &Arc<dyn ExecutionPlan>) -> bool {
-    expected_rows(side).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS)
+    expected_rows(side).is_some_and(|rows| rows <= FEW_ROWS)
 }
 
 /// Why a join with a filter is no range join; `None` if it has none.

@@ -112,17 +112,19 @@ impl BuildSideBuilder {
         self.kept.is_some()
     }
 
-    /// Whether all `rows` should be sorted for later queries, even if this one compares few rows with them: see
-    /// [`BuildSideKeeper::is_worth_keeping`]. Otherwise counts them as read.
+    /// Whether all `rows` should be sorted for later queries, even if this one reaches few of them: see
+    /// [`BuildSideKeeper::is_worth_keeping`].
     pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
-        let Some(keeper) = &self.keeper else {
-            return false;
-        };
-        let is_worth_keeping = keeper.is_worth_keeping(rows);
-        if !is_worth_keeping {
+        let mut keeper = self.keeper.iter();
+        keeper.any(|keeper| keeper.is_worth_keeping(rows))
+    }
+
+    /// The same builder, of rows that are not all: these are not kept. `rows` have been read for them.
+    pub(crate) fn of_part(self, rows: usize) -> Self {
+        if let Some(keeper) = &self.keeper {
             keeper.add_read(rows);
         }
-        is_worth_keeping
+        self.with_keeper(None, None)
     }
 
     /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.

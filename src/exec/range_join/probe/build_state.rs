@@ -1,8 +1,7 @@
 //! The state of a build side once its rows are collected: where they are, and how they answer probe rows.
 //!
 //! ```text
-//!                   ┌─▶ Deferred ──▶ Sorted           few probe rows need no sort; for more it is built as others are
-//!   input ─ collect ┼─▶ Sorted                        in memory
+//!   input ─ collect ┬─▶ Sorted                        in memory: all rows, or those that few windows reach
 //!                   ├─▶ Segments                      in memory, where most rows are kept and others were appended
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
@@ -14,13 +13,12 @@ use std::time::Instant;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 
-use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::{Collected, CollectedRows};
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
+use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -29,9 +27,6 @@ use crate::exec::range_join::spill::run::BuildRuns;
 /// A collected build side, which partitions of the probe side share.
 #[derive(Debug)]
 pub(crate) enum BuildState {
-    /// In memory as it was collected. Compares all its rows with a few probe rows; for more it is
-    /// [built](BuildState::built), once for all partitions.
-    Deferred(Arc<DeferredBuild>, SharedWork<BuildState>),
     /// Sorted and indexed in memory: finds ranges of rows, aggregates them, and returns rows.
     Sorted(Arc<BuildSide>),
     /// Several of these, whose answers are merged.
@@ -58,21 +53,14 @@ impl From<BuildState> for PreparedBuild {
     }
 }
 
-/// What is known of the probe side before it is read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ProbeShape {
-    pub(crate) partitions: usize,
-    /// Whether the probe side ends.
-    pub(crate) is_bounded: bool,
-}
-
 impl BuildState {
-    /// Collects the partitions of the build side, unless all that is needed is kept. Builds it, unless it is worth
-    /// waiting for the size of the probe side.
+    /// Collects the partitions of the build side, unless all that is needed is kept, and builds it for this many
+    /// partitions of the probe side: all of it, or what the windows of a probe side that is read `ahead` reach.
     pub(crate) async fn collect(
         builder: BuildSideBuilder,
         inputs: impl FnOnce() -> Result<Vec<SendableRecordBatchStream>>,
-        probe: ProbeShape,
+        probe_partitions: usize,
+        ahead: Option<&ProbeAhead>,
     ) -> Result<PreparedBuild> {
         let builder = match builder.complete_side().await {
             Ok(Some(side)) => return Ok(Self::Sorted(builder.finish(side)).into()),
@@ -83,54 +71,25 @@ impl BuildState {
         };
         let inputs = inputs()?;
         let Collected { rows, runs, failed } = builder.collect(inputs).await?;
-        if failed.is_empty() {
-            return Ok(Self::of_rows(builder, rows, runs, probe).await?.into());
-        }
-        let key_errors = KeyErrors::try_new(failed, &builder.columns, &rows.types())?;
-        // A later query that finds the rows would not find the errors.
-        let builder = builder.with_keeper(None, None);
-        let state = Self::of_rows(builder, rows, runs, probe).await?;
+        let (builder, key_errors) = if failed.is_empty() {
+            (builder, None)
+        } else {
+            let key_errors = KeyErrors::try_new(failed, &builder.columns, &rows.types())?;
+            // A later query that finds the rows would not find the errors.
+            (builder.with_keeper(None, None), Some(Arc::new(key_errors)))
+        };
+        let state = match (runs, ahead) {
+            (Some(runs), _) => Self::in_runs(runs, &builder, probe_partitions)?,
+            (None, Some(ahead)) => {
+                let (builder, rows) = ahead.reached(builder, rows).await?;
+                Self::build(&builder, rows, probe_partitions).await?
+            }
+            (None, None) => Self::build(&builder, rows, probe_partitions).await?,
+        };
         Ok(PreparedBuild {
             state: Arc::new(state),
-            key_errors: Some(Arc::new(key_errors)),
+            key_errors,
         })
-    }
-
-    /// The state of these rows, or of the runs of all.
-    async fn of_rows(
-        builder: BuildSideBuilder,
-        rows: CollectedRows,
-        runs: Option<BuildRuns>,
-        probe: ProbeShape,
-    ) -> Result<Self> {
-        if let Some(runs) = runs {
-            return Self::in_runs(runs, &builder, probe.partitions);
-        }
-        let defers = probe.is_bounded
-            && !builder.adds_values()
-            && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?
-            && builder.select_devices(rows.num_rows()).await?.is_none()
-            && !builder.is_worth_keeping(rows.num_rows());
-        if defers {
-            let deferred = DeferredBuild::new(builder, rows, probe.partitions);
-            return Ok(Self::Deferred(Arc::new(deferred), SharedWork::default()));
-        }
-        Self::build(&builder, rows, probe.partitions).await
-    }
-
-    /// The state in which any number of probe rows can be joined.
-    pub(crate) async fn built(self: Arc<Self>) -> Result<Arc<Self>> {
-        let Self::Deferred(deferred, work) = &*self else {
-            return Ok(self);
-        };
-        let deferred = Arc::clone(deferred);
-        let build = || async move {
-            let rows = deferred.rows_to_build();
-            let built = Self::build(&deferred.builder, rows, deferred.probe_partitions).await?;
-            deferred.discard_rows();
-            Ok(built)
-        };
-        work.get(build).await
     }
 
     /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.
@@ -165,7 +124,6 @@ impl BuildState {
                     return Ok(Self::Sorted(builder.finish(side?)));
                 }
             },
-            // A nested loop may use part of the memory.
             Err(error) if is_out_of_memory(&error) => rows,
             Err(error) => return Err(error),
         };
@@ -190,7 +148,7 @@ impl BuildState {
             Self::Sorted(side) => side.is_empty(),
             Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
             Self::OnDevices(join) => join.rows() == 0,
-            Self::Deferred(..) | Self::Spilled(_) => false,
+            Self::Spilled(_) => false,
         }
     }
 }

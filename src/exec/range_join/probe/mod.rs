@@ -1,20 +1,16 @@
 //! Joins the partitions of the probe side with the build side, in the way that suits its size: on the CPU, on devices,
-//! by a nested loop for small probe sides, or run by run if the build side was spilled. Reads a build side through its
-//! public methods and never changes it.
+//! or run by run if the build side was spilled. Reads a build side through its public methods and never changes it.
 
-pub(crate) mod bounds;
 pub(crate) mod build_state;
 pub(crate) mod candidate_pairs;
 pub(crate) mod candidates;
 pub(crate) mod closest;
-pub(crate) mod compare_or_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod key_errors;
 pub(crate) mod nearest;
 pub(crate) mod nearest_of_segments;
 pub(crate) mod nearest_search;
-pub(crate) mod nested_loop;
 pub(crate) mod partition;
 pub(crate) mod prevailing;
 pub(crate) mod probe_ahead;

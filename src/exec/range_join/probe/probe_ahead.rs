@@ -1,26 +1,35 @@
-//! Reads the probe side first, and decides whether the build side is pruned by its windows.
+//! Reads the probe side first, and decides whether the build side is pruned by its windows: as it is read, or before it
+//! is sorted.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{PruningChoice, RmqOptions};
+use crate::common::workers::Workers;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::statistics::{expected_scanned_rows, statistics};
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
-use crate::exec::range_join::probe::compare_or_build::MAX_EAGERLY_SORTED_ROWS;
 use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
+use crate::exec::range_join::reach::collected_reach::{
+    CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
+};
 use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows, number};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
@@ -35,6 +44,8 @@ pub(crate) struct ProbeAhead {
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// The rows that are nearest to bounds, if the join seeks such.
     pub(crate) sought: Option<Sought>,
+    /// Whether the scan of the build side prunes. Otherwise the rows that it has collected are compared.
+    pub(crate) prunes_scan: bool,
     pub(crate) context: Arc<TaskContext>,
 }
 
@@ -73,7 +84,8 @@ impl ProbeAhead {
         self.inputs.partition(partition, bytes, pool, execute)
     }
 
-    /// What is to be read of a build side; `None` if all is. `keeper` tells what queries have read of it before.
+    /// What is to be read of a build side; `None` if all is, as where no scan prunes. `keeper` tells what queries have
+    /// read of it before.
     ///
     /// # Errors
     /// Those of the operators.
@@ -83,9 +95,12 @@ impl ProbeAhead {
         keeper: Option<&BuildSideKeeper>,
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
+        if !self.prunes_scan {
+            return Ok(None);
+        }
         let choice = self.options().pruning;
         let batches = if is_worthwhile(choice, build) {
-            self.read_ahead().await?
+            self.read_ahead(usize::MAX).await?
         } else {
             None
         };
@@ -97,7 +112,8 @@ impl ProbeAhead {
         let prunes = |share| choice == PruningChoice::Always || known.reads_less(share);
         let config = self.context.session_config().options();
         let Some(sought) = self.sought else {
-            let Some(reach) = self.reach(build, batches).await? else {
+            let reach = reach(Arc::clone(&self.spec), build.schema(), batches).await;
+            let Some(reach) = reach else {
                 return Ok(None);
             };
             let extremes = known.extremes.as_ref();
@@ -135,33 +151,114 @@ impl ProbeAhead {
         }))
     }
 
-    /// All rows of the probe side; `None` if it is too large for that.
-    async fn read_ahead(&self) -> Result<Option<Vec<RecordBatch>>> {
+    /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
+    /// are not kept.
+    ///
+    /// # Errors
+    /// Those of the comparisons. If the query is cancelled.
+    pub(crate) async fn reached(
+        &self,
+        builder: BuildSideBuilder,
+        rows: CollectedRows,
+    ) -> Result<(BuildSideBuilder, CollectedRows)> {
+        let reached = self.find_reached(&builder, &rows).await?;
+        self.inputs.stop();
+        let Some(reached) = reached else {
+            return Ok((builder, rows));
+        };
+        let (all, counts) = (rows.num_rows(), builder.metrics.reach_counts());
+        counts.scanned.add(all);
+        counts.dropped.add(all - reached.num_rows());
+        Ok((builder.of_part(all), reached))
+    }
+
+    /// The reached ones of collected rows, where sorting these is less than sorting all rows and keeping them.
+    async fn find_reached(
+        &self,
+        builder: &BuildSideBuilder,
+        rows: &CollectedRows,
+    ) -> Result<Option<CollectedRows>> {
+        let (columns, total) = (builder.columns.clone(), rows.num_rows());
+        let is_forced = match self.options().pruning {
+            PruningChoice::Always => true,
+            PruningChoice::Auto if is_long_to_sort(&columns, &rows.batches)? => false,
+            PruningChoice::Auto | PruningChoice::Never => return Ok(None),
+        };
+        if self.prunes_scan
+            || builder.adds_values()
+            || builder.select_devices(total).await?.is_some()
+            || !is_forced && builder.is_worth_keeping(total)
+        {
+            return Ok(None);
+        }
+        let spec = Arc::new(over_collected(&self.spec, &columns));
+        let most_windows = if is_forced {
+            usize::MAX
+        } else {
+            total / MIN_ROWS_PER_WINDOW
+        };
+        let schema = Arc::clone(&rows.schema);
+        let Some(batches) = self.read_ahead(most_windows).await? else {
+            return Ok(None);
+        };
+        let Some(reach) = reach(spec, schema, batches).await else {
+            return Ok(None);
+        };
+        let (started, threads) = (Instant::now(), builder.options.threads());
+        let (batches, memory) = (rows.batches.clone(), rows.memory.new_empty());
+        let schema = Arc::clone(&rows.schema);
+        let reached = blocking(move |waiting| {
+            let compared = CollectedReach {
+                reach: &reach,
+                columns: &columns,
+                batches: &batches,
+            };
+            if !is_forced && !compared.is_small()? {
+                return Ok(None);
+            }
+            let check = || waiting.check();
+            let batches = compared.rows(&memory, Workers::new(threads, &check))?;
+            Ok(Some(CollectedRows {
+                schema,
+                batches,
+                memory,
+            }))
+        });
+        let reached = reached.await;
+        builder.metrics.record_build(started);
+        match reached {
+            // All rows can be spilled.
+            Err(error) if is_out_of_memory(&error) => Ok(None),
+            reached => reached,
+        }
+    }
+
+    /// All rows of the probe side; `None` if these are more than `most`, or too many for the budget.
+    async fn read_ahead(&self, most: usize) -> Result<Option<Vec<RecordBatch>>> {
         for partition in 0..self.probe.output_partitioning().partition_count() {
             self.input(partition)?;
         }
+        self.inputs.limit_rows(most);
         Ok(self.inputs.read_ahead().await)
     }
+}
 
-    /// What all windows reach; `None` if a bound has failed for some row, which the join need not meet.
-    async fn reach(
-        &self,
-        build: &Arc<dyn ExecutionPlan>,
-        batches: Vec<RecordBatch>,
-    ) -> Result<Option<Reach>> {
-        let schema = build.schema();
-        let Some(mut builder) = ReachBuilder::try_new(&self.spec, &schema)? else {
-            return Ok(None);
-        };
-        let reach = blocking(move |waiting| {
-            for batch in &batches {
-                waiting.check()?;
-                builder.add(batch)?;
-            }
-            builder.finish(&schema)
-        });
-        Ok(reach.await.ok())
-    }
+/// What the windows of these rows reach; `None` if they can't be told: a bound may have failed for some row, which the
+/// join need not meet.
+async fn reach(
+    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    build: SchemaRef,
+    probe: Vec<RecordBatch>,
+) -> Option<Reach> {
+    let reach = blocking(move |waiting| {
+        let mut builder = ReachBuilder::try_new(&spec, &build)?;
+        for batch in &probe {
+            waiting.check()?;
+            builder.add(batch)?;
+        }
+        builder.finish(&build)
+    });
+    reach.await.ok()
 }
 
 /// What is known of a build side before it is read.
@@ -180,7 +277,8 @@ impl<'a> Known<'a> {
         keeper: Option<&'a BuildSideKeeper>,
     ) -> Self {
         let statistics = statistics(build);
-        let column = key.downcast_ref::<Column>();
+        // The key is a column, or one of integers as wider ones.
+        let column = collect_columns(key).into_iter().next();
         let extremes = statistics.as_ref().zip(column).and_then(|(all, column)| {
             let known = all.column_statistics.get(column.index())?;
             let (min, max) = (known.min_value.get_value(), known.max_value.get_value());

@@ -19,7 +19,7 @@ use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
+use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::probe_input::ProbeInputs;
@@ -315,10 +315,6 @@ impl BuildInput {
         keeper: Option<Arc<BuildSideKeeper>>,
         kept: Option<Arc<Segment>>,
     ) -> Result<PreparedBuild> {
-        let shape = ProbeShape {
-            partitions: probe_partitions,
-            is_bounded: self.is_probe_bounded,
-        };
         let builder = self.builder(self.columns.clone(), builds)?;
         let mut partitions = partitions;
         let inputs = || {
@@ -327,7 +323,8 @@ impl BuildInput {
                 Ok(inputs)
             })
         };
-        BuildState::collect(builder.with_keeper(keeper, kept), inputs, shape).await
+        let (builder, ahead) = (builder.with_keeper(keeper, kept), self.ahead.as_ref());
+        BuildState::collect(builder, inputs, probe_partitions, ahead).await
     }
 }
 

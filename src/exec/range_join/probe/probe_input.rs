@@ -223,6 +223,13 @@ impl ProbeInputs {
         Ok(input)
     }
 
+    /// Tells all partitions together to read at most this many rows ahead, unless they have begun.
+    pub(crate) fn limit_rows(&self, rows: usize) {
+        if let Some(budget) = &lock(&self.known).budget {
+            budget.rows.fetch_min(rows, Ordering::Relaxed);
+        }
+    }
+
     /// Tells all partitions to read no further ahead.
     pub(crate) fn stop(&self) {
         if let Some(budget) = &lock(&self.known).budget {

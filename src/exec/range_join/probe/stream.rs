@@ -12,7 +12,6 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::BuildState;
-use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -72,7 +71,7 @@ async fn start(
         return Ok(stream::empty().boxed());
     }
     let prepared = build.prepare().await?;
-    let (mut read, mut input) = input.take().await?;
+    let (read, mut input) = input.take().await?;
     if let Some(errors) = &prepared.key_errors {
         for batch in &read {
             errors.check(&partition, batch).await?;
@@ -80,13 +79,6 @@ async fn start(
         input = checked(Arc::clone(&partition), Arc::clone(errors), input);
     }
     let build = Arc::clone(&prepared.state);
-    if let BuildState::Deferred(deferred, _) = &*build
-        && ends_within_nested_loop(deferred, &mut read, &mut input).await?
-        && let Some(joined) = join_by_nested_loop(&partition, deferred, &read).await?
-    {
-        return Ok(joined);
-    }
-    let build = build.built().await?;
     if build.is_empty() && !returns_unmatched(&partition) {
         if prepared.key_errors.is_some() {
             while next_with_rows(&mut input).await?.is_some() {}
@@ -154,46 +146,6 @@ fn returns_unmatched(partition: &ProbePartition) -> bool {
         Some(join) => join.keeps_probe_rows(),
         None => partition.spec.unmatched != Unmatched::Drop,
     }
-}
-
-/// Joins all rows of a small partition by a nested loop; `None` if that is not possible.
-async fn join_by_nested_loop(
-    partition: &Arc<ProbePartition>,
-    deferred: &DeferredBuild,
-    read: &[RecordBatch],
-) -> Result<Option<BatchStream>> {
-    let compared = Arc::clone(partition);
-    let Some(join) = partition.returned_rows() else {
-        let joined = deferred.compare(compared, read).await?;
-        let partition = Arc::clone(partition);
-        return Ok(joined.map(|joined| recorded(partition, joined).boxed()));
-    };
-    let side = deferred.build_matching(compared, read).await?;
-    Ok(side.map(|side| {
-        let read = read.to_vec();
-        let input = stream::iter(read.into_iter().map(Ok)).boxed();
-        let side = Arc::new(SegmentedSide::of_one(Arc::new(side)));
-        join_rows(Arc::clone(partition), join, side, input)
-    }))
-}
-
-/// Whether a partition ends before it has too many rows for a nested loop. Appends the batches that are read to `read`.
-async fn ends_within_nested_loop(
-    deferred: &DeferredBuild,
-    read: &mut Vec<RecordBatch>,
-    input: &mut BatchStream,
-) -> Result<bool> {
-    let mut rows: usize = read.iter().map(RecordBatch::num_rows).sum();
-    while deferred.may_compare(rows) {
-        match next_with_rows(input).await? {
-            Some(batch) => {
-                rows += batch.num_rows();
-                read.push(batch);
-            }
-            None => return Ok(true),
-        }
-    }
-    Ok(false)
 }
 
 /// Joined batches, counted in the metrics as they are returned.

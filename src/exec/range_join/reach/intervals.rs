@@ -1,16 +1,16 @@
 //! Disjoint intervals of a range key that cover some windows.
 
-use std::cmp::Ordering;
+use std::sync::OnceLock;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
-use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::kernels::cmp::{gt_eq, lt_eq};
-use arrow::compute::{and, filter, is_not_null};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, ScalarValue, exec_err};
 
+use crate::common::ordered_type::value_type;
 use crate::exec::range_join::spill::key_extent::{KeyOrder, comparable};
+use crate::sorted::order_keys::{KeyIntervals, OrderKeys};
 use rmq_engine::Comparison;
 
 /// Windows are merged into at most this many intervals once all are known. More would cost a scan more than they save.
@@ -48,6 +48,8 @@ pub(crate) struct Intervals {
     order: KeyOrder,
     data_type: DataType,
     all: Vec<Interval>,
+    /// The same, once keys are compared with them.
+    encoded: OnceLock<KeyIntervals>,
 }
 
 impl Intervals {
@@ -58,8 +60,9 @@ impl Intervals {
     pub(crate) fn of_type(data_type: &DataType) -> Result<Self> {
         Ok(Self {
             order: KeyOrder::try_new(data_type)?,
-            data_type: data_type.clone(),
+            data_type: value_type(data_type),
             all: vec![],
+            encoded: OnceLock::new(),
         })
     }
 
@@ -143,53 +146,28 @@ impl Intervals {
         &self.all
     }
 
-    /// Whether each of these keys is in an interval: true, or else false or NULL.
+    /// Whether each of these keys is in an interval. NULL is in none.
     ///
     /// # Errors
     /// If the keys are of another type.
     pub(crate) fn contain(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        let keys = comparable(keys)?;
-        // Most keys of a scan are outside of all intervals, or there is one: both are told by comparing whole arrays.
-        let within = self.within_extent(&keys)?;
-        if self.all.len() < 2 || within.true_count() == 0 {
-            return Ok(within);
-        }
-        let rows = self.order.encode(&filter(&keys, &within)?)?;
-        let (mut next, mut last) = (0, 0);
-        let contained = within.iter().map(|is_within| {
-            if is_within != Some(true) {
-                return false;
-            }
-            let key = rows.row(next).data();
-            next += 1;
-            // Keys often come in their order, so the next one is often in the same interval.
-            let is_in = |interval: &Interval| interval.compare(key) == Ordering::Equal;
-            if self.all.get(last).is_some_and(is_in) {
-                return true;
-            }
-            let found = self.all.binary_search_by(|interval| interval.compare(key));
-            last = found.unwrap_or(last);
-            found.is_ok()
-        });
-        Ok(contained.map(Some).collect())
+        let (keys, nulls) = OrderKeys::from_values(&comparable(keys)?)?;
+        let within = keys.within(self.encoded()?)?;
+        let within = match nulls {
+            Some(nulls) => &within & nulls.inner(),
+            None => within,
+        };
+        Ok(BooleanArray::new(within, None))
     }
 
-    /// Whether each of these keys is between the first and the last end.
-    fn within_extent(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
-            return Ok(BooleanArray::new(
-                BooleanBuffer::new_unset(keys.len()),
-                None,
-            ));
-        };
-        let above = match &first.low {
-            Some(low) => gt_eq(keys, &low.value.to_scalar()?)?,
-            None => is_not_null(keys)?,
-        };
-        Ok(match &last.high {
-            Some(high) => and(&above, &lt_eq(keys, &high.value.to_scalar()?)?)?,
-            None => above,
-        })
+    /// The intervals as keys are compared with them.
+    fn encoded(&self) -> Result<&KeyIntervals> {
+        if let Some(encoded) = self.encoded.get() {
+            return Ok(encoded);
+        }
+        let ends = self.all.iter().map(Interval::ends);
+        let encoded = KeyIntervals::try_new(&self.data_type, ends)?;
+        Ok(self.encoded.get_or_init(|| encoded))
     }
 
     /// The part of the keys from `min` to `max` that the intervals cover, if they were evenly distributed; `None` if
@@ -211,6 +189,7 @@ impl Intervals {
 
     /// Sorts the intervals and merges those that overlap.
     fn merge(&mut self) {
+        self.encoded.take();
         let low = |interval: &Interval| interval.low.as_ref().map(|end| end.bytes.clone());
         self.all.sort_by_cached_key(low);
         let mut merged: Vec<Interval> = Vec::with_capacity(self.all.len());
@@ -225,6 +204,7 @@ impl Intervals {
 
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
+        self.encoded.take();
         let pairs = self.all.windows(2);
         let gaps = pairs.map(|pair| match (&pair[0].high, &pair[1].low) {
             (Some(high), Some(low)) => number(&low.value).zip(number(&high.value)),
@@ -337,15 +317,9 @@ impl Window {
 }
 
 impl Interval {
-    /// Where the interval is, seen from a key: `Greater` if it begins after it, `Equal` if it has it.
-    fn compare(&self, key: &[u8]) -> Ordering {
-        if self.low.as_ref().is_some_and(|low| *low.bytes > *key) {
-            Ordering::Greater
-        } else if self.high.as_ref().is_some_and(|high| *high.bytes < *key) {
-            Ordering::Less
-        } else {
-            Ordering::Equal
-        }
+    fn ends(&self) -> (Option<&ScalarValue>, Option<&ScalarValue>) {
+        let [low, high] = [&self.low, &self.high].map(|end| end.as_ref().map(|end| &end.value));
+        (low, high)
     }
 
     /// Whether `next`, whose low end is not below this one's, begins within this interval.

@@ -26,6 +26,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
+use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::Intervals;
 use crate::exec::range_join::reach::window_reach::{Reach, is_ordered_in_files};
 use crate::exec::range_join::row_join::RowJoin;
@@ -105,6 +106,11 @@ impl Sought {
                 is_ordered_in_files(&value) && !value.is_floating()
             })
         };
+        // Keys beyond the bound of a difference that wraps around may be in its range.
+        let wraps = |(_, bound): &(_, PhysicalExprRef)| wrapped_bound(bound).is_some();
+        if spec.bounds.iter().any(wraps) {
+            return None;
+        }
         if !is_whole_number(&key_type) || !spec.on.iter().all(|(_, key)| are_compared(key)) {
             return None;
         }

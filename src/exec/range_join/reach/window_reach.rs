@@ -13,6 +13,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal, in_list};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
+use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -47,25 +48,27 @@ struct KeyValues {
     values: Vec<ScalarValue>,
 }
 
-/// The type of the range key of a join whose windows have a reach; `None` if they have none. Prevailing rows are in no
-/// window: [`Sought`](super::nearest_rows::Sought).
-pub(crate) fn reachable_key(
-    spec: &RangeJoinSpec<PhysicalExprRef>,
-    build: &Schema,
-) -> Option<DataType> {
+/// Whether the windows of a join have a reach: they are all that rows are matched by. Prevailing rows are in no window:
+/// [`Sought`](super::nearest_rows::Sought).
+pub(crate) fn has_reach(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
+    !spec.bounds.is_empty()
+        // Each is evaluated here and in the join.
+        && !spec.probe_expressions().any(is_volatile)
+}
+
+/// Whether scans can be told what windows reach by conditions that tell nothing else: these are about the range key of
+/// the rows as they are in files, and about what statistics of files know.
+pub(crate) fn is_known_to_scans(spec: &RangeJoinSpec<PhysicalExprRef>, build: &Schema) -> bool {
     let closes = |is_lower: bool| {
         let mut comparisons = spec.bounds.iter().map(|(comparison, _)| comparison);
         comparisons.any(|comparison| comparison.is_lower() == is_lower)
     };
-    let data_type = spec.key.data_type(build).ok()?;
-    let has_reach = is_compared_by_scans(&spec.key, build)
-        && !spec.bounds.is_empty()
-        // Each is evaluated here and in the join.
-        && !spec.probe_expressions().any(is_volatile)
-        && is_ordered_in_files(&data_type)
-        // Statistics of files leave NaN out, which is above all other values, or below them with its sign bit set.
-        && (!data_type.is_floating() || closes(true) && closes(false));
-    has_reach.then_some(data_type)
+    // Statistics of files leave NaN out, which is above all other values, or below them with its sign bit set.
+    let is_known = |data_type: DataType| {
+        is_ordered_in_files(&data_type)
+            && (!data_type.is_floating() || closes(true) && closes(false))
+    };
+    is_compared_by_scans(&spec.key, build) && spec.key.data_type(build).is_ok_and(is_known)
 }
 
 /// Whether scans can compare a key with values, and no comparison fails: a column, or one of integers as wider ones.
@@ -95,22 +98,19 @@ pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
 }
 
 impl ReachBuilder {
-    /// Of a join whose build side has this schema; `None` if its windows have no reach.
+    /// Of a join whose build side has this schema, and whose windows have a reach.
     ///
     /// # Errors
     /// If the range key has no order.
     pub(crate) fn try_new(
         spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
         build: &Schema,
-    ) -> Result<Option<Self>> {
-        let Some(key_type) = reachable_key(spec, build) else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
+    ) -> Result<Self> {
+        Ok(Self {
             spec: Arc::clone(spec),
-            intervals: Intervals::of_type(&key_type)?,
+            intervals: Intervals::of_type(&spec.key.data_type(build)?)?,
             values: KeyValues::of_join(spec, build)?,
-        }))
+        })
     }
 
     /// Adds the windows of a batch of the probe side.
@@ -124,7 +124,16 @@ impl ReachBuilder {
             Ok((*comparison, values))
         });
         let bounds: Vec<_> = bounds.collect::<Result<_>>()?;
-        let has_window = self.intervals.add(&bounds)?;
+        let mut has_window = self.intervals.add(&bounds)?;
+        let wrapped = self.spec.bounds.iter();
+        for wrapped in wrapped.filter_map(|(_, bound)| wrapped_bound(bound)) {
+            // All keys beyond the limit, although other bounds may exclude some.
+            let limits = wrapped.limits(batch, || vec![true; rows])?;
+            let has_wrapped = self.intervals.add(&[(wrapped.comparison(), limits)])?;
+            for (has, is_wrapped) in has_window.iter_mut().zip(has_wrapped) {
+                *has |= is_wrapped;
+            }
+        }
         for ((probe, _), known) in self.spec.on.iter().zip(&mut self.values) {
             let Some(values) = known else {
                 continue;
@@ -238,7 +247,8 @@ impl Reach {
         self.intervals.share(min, max)
     }
 
-    /// Whether each row of a batch of the build side is reached: true, or else false or NULL.
+    /// Whether each row of a batch of the build side is reached: true, or else false or NULL. Equality keys are
+    /// compared in the rows whose range key is in an interval.
     ///
     /// # Errors
     /// Those of the comparisons.
@@ -246,7 +256,9 @@ impl Reach {
         let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
         let mut reached = self.intervals.contain(&keys)?;
         for among in &self.among {
-            let is_among = among.evaluate(batch)?.into_array(batch.num_rows())?;
+            let is_among = among.evaluate_selection(batch, &reached)?;
+            let is_among = is_among.into_array(batch.num_rows())?;
+            // NULL or false where nothing was selected.
             reached = and(&reached, as_boolean_array(&is_among)?)?;
         }
         Ok(reached)

@@ -10,9 +10,9 @@ use bytemuck::Pod;
 use crate::candidate_ranges::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
-use crate::cpu::key_search::compare;
 use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
+use crate::cpu::key_search::within;
 use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
@@ -34,9 +34,10 @@ pub trait SearchKey: Key + Pod {
     /// Returns whether the keys of columns, one column after another, ascend.
     fn are_sorted(columns: &[Column<Self>]) -> bool;
 
-    /// Returns a bitmap, least significant bit first, of the keys of a column that compare so with `bound`, itself a
-    /// key. It has a word for each 64 keys, bits past the last key are 0, and the column's validity is ignored.
-    fn compare(keys: &Column<Self>, comparison: Comparison, bound: Self) -> Vec<u64>;
+    /// Returns a bitmap, least significant bit first, of the keys of a column that are in an interval. Intervals are
+    /// disjoint and ascend; both of their ends are keys, and belong to them. The bitmap has a word for each 64 keys,
+    /// bits past the last key are 0, and the column's validity is ignored.
+    fn within(keys: &Column<Self>, intervals: &[(Self, Self)]) -> Vec<u64>;
 
     /// Prepares keys for searches. They are the columns one after another, all with the same encoding; their validity
     /// is ignored.
@@ -82,8 +83,8 @@ macro_rules! search_key {
                 order::are_sorted(columns)
             }
 
-            fn compare(keys: &Column<Self>, comparison: Comparison, bound: Self) -> Vec<u64> {
-                compare::compare(keys, comparison, bound)
+            fn within(keys: &Column<Self>, intervals: &[(Self, Self)]) -> Vec<u64> {
+                within::within(keys, intervals)
             }
 
             fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
