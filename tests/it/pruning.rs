@@ -33,15 +33,15 @@ const QUERIES: usize = 8;
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
-    in_group: usize,
-    in_page: usize,
-    statistics: EnabledStatistics,
-    has_bloom_filters: bool,
+pub struct Layout {
+    pub in_group: usize,
+    pub in_page: usize,
+    pub statistics: EnabledStatistics,
+    pub has_bloom_filters: bool,
 }
 
 impl Layout {
-    fn draw(random: &mut Random) -> Self {
+    pub fn draw(random: &mut Random) -> Self {
         Self {
             in_group: [1, 7, 40, 1000][random.below(4)],
             in_page: [1, 5, 1000][random.below(3)],
@@ -55,7 +55,7 @@ impl Layout {
         }
     }
 
-    fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
+    pub fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
         let properties = WriterProperties::builder()
             .set_max_row_group_row_count(Some(self.in_group))
             .set_data_page_row_count_limit(self.in_page)
@@ -72,14 +72,14 @@ impl Layout {
 }
 
 /// Groups of small row groups and pages.
-const SMALL: Layout = Layout {
+pub const SMALL: Layout = Layout {
     in_group: 500,
     in_page: 100,
     statistics: EnabledStatistics::Page,
     has_bloom_filters: false,
 };
 
-async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
+pub async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
     ctx.deregister_table(name).expect("the name is valid");
     let folder = folder.to_string_lossy().into_owned();
     let registered = ctx.register_parquet(name, folder, ParquetReadOptions::default());

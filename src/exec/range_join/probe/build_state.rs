@@ -7,6 +7,8 @@
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
+//!
+//! One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +24,7 @@ use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::run::BuildRuns;
@@ -40,6 +43,8 @@ pub(crate) enum BuildState {
     OnDevices(Arc<DeviceJoins>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
     Spilled(Arc<SpilledSide>),
+    /// In files, of which a slice is collected for some probe rows, then another for the next.
+    Sliced(Arc<SlicedBuild>),
 }
 
 /// A build side, and the rows that are not in it because their range key has failed.
@@ -190,7 +195,7 @@ impl BuildState {
             Self::Sorted(side) => side.is_empty(),
             Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
             Self::OnDevices(join) => join.rows() == 0,
-            Self::Deferred(..) | Self::Spilled(_) => false,
+            Self::Deferred(..) | Self::Spilled(_) | Self::Sliced(_) => false,
         }
     }
 }

@@ -24,5 +24,6 @@ pub(crate) mod qualifying;
 pub(crate) mod row_source;
 pub(crate) mod rows;
 pub(crate) mod segments;
+pub(crate) mod slices;
 pub(crate) mod spilled;
 pub(crate) mod stream;

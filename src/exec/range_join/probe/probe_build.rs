@@ -21,9 +21,10 @@ use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
-use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
+use crate::exec::range_join::probe::probe_ahead::{BuildReads, ProbeAhead};
 use crate::exec::range_join::probe::probe_input::ProbeInputs;
 use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 
@@ -118,24 +119,31 @@ impl BuildInput {
                 Err(error) => return Err(error),
             };
         }
-        let pruned = match (&self.ahead, &kept) {
+        let reads = match (&self.ahead, &kept) {
             (Some(ahead), None) => {
+                let read = self.columns.schema(&self.plan.schema())?;
                 ahead
-                    .pruned(&self.plan, keeper.as_deref(), &self.metrics)
+                    .reads(&self.plan, &read, keeper.as_deref(), &self.metrics)
                     .await?
             }
-            _ => None,
+            _ => BuildReads::All,
         };
-        let Some(pruned) = pruned else {
-            let partitions = 0..self.plan.output_partitioning().partition_count();
-            return self
-                .prepare(partitions, probe_partitions, 1, keeper, kept)
-                .await;
+        let pruned = match reads {
+            BuildReads::Reached(pruned) => pruned,
+            BuildReads::Slices(slicing) => {
+                let slices = SlicedBuild::new(self, keeper, slicing, probe_partitions);
+                return Ok(BuildState::Sliced(Arc::new(slices)).into());
+            }
+            BuildReads::All => {
+                let partitions = 0..self.plan.output_partitioning().partition_count();
+                return self
+                    .prepare(&self.plan, partitions, probe_partitions, 1, keeper, kept)
+                    .await;
+            }
         };
-        self.plan = pruned.plan;
-        let partitions = 0..self.plan.output_partitioning().partition_count();
+        let partitions = 0..pruned.plan.output_partitioning().partition_count();
         let prepared = self
-            .prepare(partitions, probe_partitions, 1, None, None)
+            .prepare(&pruned.plan, partitions, probe_partitions, 1, None, None)
             .await?;
         if let Some(keeper) = &keeper {
             keeper.add_read(pruned.counts.scanned.value());
@@ -286,7 +294,7 @@ impl BuildInput {
     }
 
     /// What builds a build side of these columns, one of `builds` that share threads and memory.
-    fn builder(&self, columns: BuildColumns, builds: usize) -> Result<BuildSideBuilder> {
+    pub(super) fn builder(&self, columns: BuildColumns, builds: usize) -> Result<BuildSideBuilder> {
         BuildSideBuilder::try_new(
             columns,
             &self.plan.schema(),
@@ -303,10 +311,11 @@ impl BuildInput {
         self.engine.select_devices(rows, kept_on, &options).await
     }
 
-    /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
-    /// sides.
-    async fn prepare(
-        self,
+    /// Reads and builds these partitions of `plan`, the input or a part of it, for this many partitions of the probe
+    /// side, one of `builds` build sides.
+    pub(super) async fn prepare(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
         partitions: Range<usize>,
         probe_partitions: usize,
         builds: usize,
@@ -321,7 +330,7 @@ impl BuildInput {
         let mut partitions = partitions;
         let inputs = || {
             partitions.try_fold(vec![], |mut inputs, partition| {
-                inputs.push(self.execute(partition)?);
+                inputs.push(plan.execute(partition, Arc::clone(&self.context))?);
                 Ok(inputs)
             })
         };
@@ -357,7 +366,8 @@ impl ProbeBuild {
                 partitions,
             } => {
                 let read = partition..partition + 1;
-                let built = input.prepare(read, 1, partitions, None, None).await;
+                let built = input.prepare(&input.plan, read, 1, partitions, None, None);
+                let built = built.await;
                 built.map(Arc::new)
             }
         }

@@ -11,7 +11,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::probe::build_state::BuildState;
+use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
@@ -20,6 +20,7 @@ use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::probe_input::{BatchStream, ProbeInput, next_with_rows};
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::slices::stream::join_slices;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
@@ -72,7 +73,21 @@ async fn start(
         return Ok(stream::empty().boxed());
     }
     let prepared = build.prepare().await?;
-    let (mut read, mut input) = input.take().await?;
+    let input = input.take().await?;
+    if let BuildState::Sliced(slices) = &*prepared.state {
+        return Ok(join_slices(partition, Arc::clone(slices), input));
+    }
+    let (read, rest) = input.into_parts();
+    join_prepared(partition, &prepared, read, rest).await
+}
+
+/// Joins the rows that have been read of a partition, and the rest, with a build side that is not sliced.
+pub(super) async fn join_prepared(
+    partition: Arc<ProbePartition>,
+    prepared: &PreparedBuild,
+    mut read: Vec<RecordBatch>,
+    mut input: BatchStream,
+) -> Result<BatchStream> {
     if let Some(errors) = &prepared.key_errors {
         for batch in &read {
             errors.check(&partition, batch).await?;

@@ -10,7 +10,9 @@
 //! sorted. Only joins whose windows are closed by the bounds themselves have a reach: not those with prevailing rows,
 //! and not those that return build rows without a match.
 
+pub(crate) mod build_extent;
 pub(crate) mod intervals;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
+pub(crate) mod statistics_reach;
 pub(crate) mod window_reach;

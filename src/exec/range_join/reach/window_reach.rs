@@ -16,6 +16,7 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::range_join::RangeJoinSpec;
+use rmq_engine::Comparison;
 
 /// An equality key with more values is not compared with them.
 const MAX_VALUES: usize = 1000;
@@ -47,15 +48,20 @@ struct KeyValues {
     values: Vec<ScalarValue>,
 }
 
+/// Whether the windows of a join are bounded at both ends.
+pub(crate) fn are_closed(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
+    let closes = |is_lower: bool| {
+        let mut comparisons = spec.bounds.iter().map(|(comparison, _)| comparison);
+        comparisons.any(|comparison| comparison.is_lower() == is_lower)
+    };
+    closes(true) && closes(false)
+}
+
 /// The type of the range key of a join whose windows have a reach; `None` if they have none.
 pub(crate) fn reachable_key(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     build: &Schema,
 ) -> Option<DataType> {
-    let closes = |is_lower: bool| {
-        let mut comparisons = spec.bounds.iter().map(|(comparison, _)| comparison);
-        comparisons.any(|comparison| comparison.is_lower() == is_lower)
-    };
     let data_type = spec.key.data_type(build).ok()?;
     let has_reach = !spec.prevailing
         && is_compared_by_scans(&spec.key, build)
@@ -64,7 +70,7 @@ pub(crate) fn reachable_key(
         && !spec.probe_expressions().any(is_volatile)
         && is_ordered_in_files(&data_type)
         // Statistics of files leave NaN out, which is above all other values, or below them with its sign bit set.
-        && (!data_type.is_floating() || closes(true) && closes(false));
+        && (!data_type.is_floating() || are_closed(spec));
     has_reach.then_some(data_type)
 }
 
@@ -194,6 +200,50 @@ impl KeyValues {
 }
 
 impl Reach {
+    /// Of the windows of all of these batches of the probe side, over a build side of this schema; `None` if they have
+    /// no reach. `check` is called between batches.
+    ///
+    /// # Errors
+    /// Those of the bounds and equality keys, which the join need not meet, and of `check`.
+    pub(crate) fn of_rows(
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: &Schema,
+        batches: &[RecordBatch],
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Option<Self>> {
+        let Some(mut builder) = ReachBuilder::try_new(spec, build)? else {
+            return Ok(None);
+        };
+        for batch in batches {
+            check()?;
+            builder.add(batch)?;
+        }
+        builder.finish(build).map(Some)
+    }
+
+    /// Of one window, which all others are in, over a build side of this schema; `None` if windows have no reach.
+    ///
+    /// # Errors
+    /// If a bound is of another type than the range key.
+    pub(crate) fn of_window(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        build: &Schema,
+        bounds: &[(Comparison, ScalarValue)],
+    ) -> Result<Option<Self>> {
+        let Some(key_type) = reachable_key(spec, build) else {
+            return Ok(None);
+        };
+        let mut intervals = Intervals::of_type(&key_type)?;
+        let bounds = bounds.iter();
+        let bounds = bounds.map(|(comparison, value)| Ok((*comparison, value.to_array()?)));
+        intervals.add(&bounds.collect::<Result<Vec<_>>>()?)?;
+        Ok(Some(Self {
+            key: Arc::clone(&spec.key),
+            intervals,
+            among: vec![],
+        }))
+    }
+
     /// Whether no row can be reached.
     pub(crate) fn is_empty(&self) -> bool {
         self.intervals.all().is_empty()
