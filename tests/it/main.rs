@@ -43,6 +43,7 @@ mod reasons;
 mod robustness;
 mod row_joins;
 mod runs;
+mod slices;
 mod spellings;
 mod spilling;
 mod sql_files;

@@ -33,15 +33,15 @@ const QUERIES: usize = 8;
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Layout {
-    in_group: usize,
-    in_page: usize,
-    statistics: EnabledStatistics,
-    has_bloom_filters: bool,
+pub struct Layout {
+    pub in_group: usize,
+    pub in_page: usize,
+    pub statistics: EnabledStatistics,
+    pub has_bloom_filters: bool,
 }
 
 impl Layout {
-    pub(crate) fn draw(random: &mut Random) -> Self {
+    pub fn draw(random: &mut Random) -> Self {
         Self {
             in_group: [1, 7, 40, 1000][random.below(4)],
             in_page: [1, 5, 1000][random.below(3)],
@@ -55,7 +55,7 @@ impl Layout {
         }
     }
 
-    pub(crate) fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
+    pub fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
         let properties = WriterProperties::builder()
             .set_max_row_group_row_count(Some(self.in_group))
             .set_data_page_row_count_limit(self.in_page)
@@ -72,14 +72,14 @@ impl Layout {
 }
 
 /// Groups of small row groups and pages.
-const SMALL: Layout = Layout {
+pub const SMALL: Layout = Layout {
     in_group: 500,
     in_page: 100,
     statistics: EnabledStatistics::Page,
     has_bloom_filters: false,
 };
 
-pub(crate) async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
+pub async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
     ctx.deregister_table(name).expect("the name is valid");
     let folder = folder.to_string_lossy().into_owned();
     let registered = ctx.register_parquet(name, folder, ParquetReadOptions::default());
@@ -121,7 +121,7 @@ async fn into_files(tables: &Tables, folder: &Path, random: &mut Random) -> bool
 }
 
 /// The sorted rows, and how many rows came from a scan that prunes, if one did.
-pub(crate) async fn pruned_answer(
+pub async fn pruned_answer(
     ctx: &SessionContext,
     sql: &str,
 ) -> datafusion::common::Result<(Vec<String>, bool)> {
@@ -192,14 +192,14 @@ async fn pruned_joins_return_what_datafusion_returns() {
 }
 
 /// A folder with a table `p` of 100,000 rows by time and one with few windows `q`, and a session with both.
-pub(crate) struct Files {
+pub struct Files {
     folder: TempDir,
-    pub(crate) ctx: SessionContext,
+    pub ctx: SessionContext,
     /// Reads all rows, and keeps none.
     plain: SessionContext,
 }
 
-pub(crate) const ROWS: i64 = 100_000;
+pub const ROWS: i64 = 100_000;
 
 /// Rows of `p`: `k` is the time, `s` one of seven symbols, `v` a value.
 fn rows_of_p(first: i64, count: i64) -> RecordBatch {
@@ -218,7 +218,7 @@ fn rows_of_p(first: i64, count: i64) -> RecordBatch {
 }
 
 impl Files {
-    pub(crate) async fn new() -> Self {
+    pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let p = folder.path().join("p");
         std::fs::create_dir(&p).expect("a new folder");
@@ -249,12 +249,12 @@ impl Files {
     }
 
     /// Replaces the files of p by others with rows from this one on.
-    pub(crate) fn replace(&self, first: i64) {
+    pub fn replace(&self, first: i64) {
         Self::write_rows(&self.folder.path().join("p"), first);
     }
 
     /// Makes the session forget what it has kept of the table.
-    pub(crate) async fn begin_anew(&self) {
+    pub async fn begin_anew(&self) {
         set(&self.ctx, "rmq.keep_indexes", "false");
         set(&self.ctx, "rmq.keep_indexes", "true");
         self.ctx.deregister_table("p").expect("the name is valid");
@@ -262,7 +262,7 @@ impl Files {
     }
 
     /// Runs a query with pruning and without. Returns the rows that came from the scan, and those that were built.
-    pub(crate) async fn compare(&self, sql: &str) -> (usize, usize) {
+    pub async fn compare(&self, sql: &str) -> (usize, usize) {
         let (expected, _) = answer(&self.plain, sql).await.expect(sql);
         assert!(!expected.is_empty(), "{sql}");
         let plan = self.ctx.sql(sql).await.expect(sql);
@@ -525,6 +525,7 @@ async fn memory_that_runs_out_ends_the_reading_ahead() {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(30 << 20));
     let config = SessionConfig::new().with_target_partitions(2);
     let ctx = with_extension(crate::support::context_of_pool(config, Arc::clone(&pool)));
+    set(&ctx, "rmq.keep_indexes", "false");
     register(&ctx, "p", &files.folder.path().join("p")).await;
     let many = "SELECT count(*), sum(m) FROM (SELECT (SELECT min(p.v) FROM p WHERE p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a) AS m FROM (SELECT value % 1000 + 300000 AS a, value % 7 AS s, repeat('x', 200) AS filler, value FROM generate_series(0, 299999)) q WHERE length(q.filler) = 200 AND q.value >= 0)";
     let batch = run(&ctx, many).await.expect("an answer");

@@ -111,6 +111,11 @@ impl BuildMetrics {
         }
     }
 
+    /// Records that a slice of the build side was read. The metric is shown only then.
+    pub(crate) fn record_slice(&self) {
+        summary(&self.set).counter("slices", 0).add(1);
+    }
+
     /// Records that the build side consists of this many segments. The metric is shown only then.
     pub(crate) fn record_segments(&self, segments: usize) {
         summary(&self.set)

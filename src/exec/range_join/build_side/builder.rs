@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
-use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
@@ -103,6 +103,15 @@ impl BuildSideBuilder {
         Self {
             keeper,
             kept,
+            ..self
+        }
+    }
+
+    /// The same builder, which spills nothing and takes at most so many bytes of the pool.
+    pub(crate) fn in_memory(self, pool: &Arc<dyn MemoryPool>, bytes: usize) -> Self {
+        Self {
+            memory: RetainingPool::new(pool, false, bytes),
+            store: None,
             ..self
         }
     }

@@ -6,6 +6,8 @@
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
+//!
+//! One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
 
 use std::sync::Arc;
 use std::time::Instant;

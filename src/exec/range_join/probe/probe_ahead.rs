@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, ScalarValue};
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{PruningChoice, RmqOptions};
@@ -22,19 +21,26 @@ use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
 use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
+use crate::exec::range_join::probe::slicing::Slicing;
+use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
-use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows, number};
+use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
-use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
+use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
+use crate::exec::range_join::reach::window_reach::Reach;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
+use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
 const MAX_SHARE: f64 = 0.5;
+
+/// The part of the free memory that rows which are read ahead may take.
+const MEMORY_PART: usize = 8;
 
 /// A probe side that is read before the build side.
 #[derive(Debug)]
@@ -55,6 +61,15 @@ pub(crate) struct PrunedBuild {
     pub(crate) counts: ReachCounts,
     /// That of rows that have been read already.
     pub(crate) memory: Option<Arc<MemoryReservation>>,
+}
+
+/// What is read of a build side.
+pub(crate) enum BuildReads {
+    All,
+    /// What all windows reach.
+    Reached(PrunedBuild),
+    /// What the windows of some probe rows reach, then what those of the next reach.
+    Slices(Slicing),
 }
 
 /// Whether a build side is large enough to be pruned, if its windows reach little of it.
@@ -78,59 +93,89 @@ impl ProbeAhead {
     /// # Errors
     /// Those of the probe side.
     pub(crate) fn input(&self, partition: usize) -> Result<Arc<ProbeInput>> {
-        let bytes = self.options().pruning_memory.0;
         let execute = || self.probe.execute(partition, Arc::clone(&self.context));
         let pool = self.context.memory_pool();
+        let bytes = self.options().pruning_memory.0;
+        let bytes = bytes.min(GivingPool::free_bytes(pool) / MEMORY_PART);
         self.inputs.partition(partition, bytes, pool, execute)
     }
 
-    /// What is to be read of a build side; `None` if all is, as where no scan prunes. `keeper` tells what queries have
-    /// read of it before.
+    /// What is to be read of a build side, of which the join has columns of the schema `read`: all where no scan
+    /// prunes. `keeper` tells what queries have read of it before.
     ///
     /// # Errors
     /// Those of the operators.
-    pub(crate) async fn pruned(
+    pub(crate) async fn reads(
         &self,
         build: &Arc<dyn ExecutionPlan>,
+        read: &Schema,
         keeper: Option<&BuildSideKeeper>,
         metrics: &BuildMetrics,
-    ) -> Result<Option<PrunedBuild>> {
+    ) -> Result<BuildReads> {
         if !self.prunes_scan {
-            return Ok(None);
+            return Ok(BuildReads::All);
         }
         let choice = self.options().pruning;
-        let batches = if is_worthwhile(choice, build) {
+        let is_worthwhile = is_worthwhile(choice, build);
+        let batches = if is_worthwhile {
             self.read_ahead(usize::MAX).await?
         } else {
             None
         };
         self.inputs.stop();
-        let Some(batches) = batches else {
-            return Ok(None);
-        };
-        let known = Known::of(build, &self.spec.key, keeper);
-        let prunes = |share| choice == PruningChoice::Always || known.reads_less(share);
-        let config = self.context.session_config().options();
-        let Some(sought) = self.sought else {
-            let reach = reach(Arc::clone(&self.spec), build.schema(), batches).await;
-            let Some(reach) = reach else {
-                return Ok(None);
-            };
-            let extremes = known.extremes.as_ref();
-            let share = extremes.and_then(|(min, max)| reach.share(min, max));
-            if !prunes(share) {
-                return Ok(None);
+        if !is_worthwhile {
+            return Ok(BuildReads::All);
+        }
+        let extent = BuildExtent::of(build, &self.spec.key);
+        let prunes =
+            |share| choice == PruningChoice::Always || reads_less(share, extent.rows, keeper);
+        let pruned = match (self.sought, batches) {
+            (Some(sought), Some(batches)) => {
+                self.nearest(build, sought, batches, &extent, prunes, metrics)
+                    .await?
             }
-            let counts = metrics.reach_counts();
-            let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
-            let memory = None;
-            return Ok(Some(PrunedBuild {
-                plan,
-                counts,
-                memory,
-            }));
+            (Some(_), None) if self.spec.prevailing => None,
+            (_, batches) => {
+                let reach = self.reach(build, batches).await?;
+                let partitions = self.probe.output_partitioning().partition_count();
+                let slicing =
+                    Slicing::try_new(&self.spec, build, &extent, read, partitions, &self.context);
+                if let Some(slicing) = slicing {
+                    let fits = reach.as_ref().is_some_and(|reach| slicing.fits(reach));
+                    if !fits && slicing.is_worthwhile(self.inputs.read_so_far()).await {
+                        return Ok(BuildReads::Slices(slicing));
+                    }
+                }
+                match reach.filter(|reach| prunes(extent.share(reach))) {
+                    Some(reach) => {
+                        let counts = metrics.reach_counts();
+                        let config = self.context.session_config().options();
+                        let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
+                        let memory = None;
+                        Some(PrunedBuild {
+                            plan,
+                            counts,
+                            memory,
+                        })
+                    }
+                    None => None,
+                }
+            }
         };
-        let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), known.numbers());
+        Ok(pruned.map_or(BuildReads::All, BuildReads::Reached))
+    }
+
+    /// What is nearest to bounds of these rows, which is read at once; `None` if all rows are to be read.
+    async fn nearest(
+        &self,
+        build: &Arc<dyn ExecutionPlan>,
+        sought: Sought,
+        batches: Vec<RecordBatch>,
+        extent: &BuildExtent,
+        prunes: impl Fn(Option<f64>) -> bool,
+        metrics: &BuildMetrics,
+    ) -> Result<Option<PrunedBuild>> {
+        let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), extent.numbers());
         let rows =
             blocking(move |_| SoughtRows::try_new(&spec, sought, &batches, &schema, extremes));
         // A bound that fails for some row is none that the join need meet.
@@ -149,6 +194,22 @@ impl ProbeAhead {
             counts,
             memory: Some(read.memory),
         }))
+    }
+
+    /// What all windows reach: those of `batches`, or without these what statistics tell. `None` if that is not known,
+    /// or a bound has failed for some row, which the join need not meet.
+    async fn reach(
+        &self,
+        build: &Arc<dyn ExecutionPlan>,
+        batches: Option<Vec<RecordBatch>>,
+    ) -> Result<Option<Reach>> {
+        let (spec, schema) = (Arc::clone(&self.spec), build.schema());
+        let Some(batches) = batches else {
+            let statistics = statistics(&self.probe);
+            let reach = statistics.map(|rows| reach_of_statistics(&spec, &rows, &schema));
+            return Ok(reach.transpose()?.flatten());
+        };
+        Ok(reach(spec, schema, batches).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
@@ -243,68 +304,23 @@ impl ProbeAhead {
     }
 }
 
-/// What the windows of these rows reach; `None` if they can't be told: a bound may have failed for some row, which the
-/// join need not meet.
+/// What the windows of these rows reach; `None` if a bound has failed for some row, which the join need not meet.
 async fn reach(
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     build: SchemaRef,
     probe: Vec<RecordBatch>,
 ) -> Option<Reach> {
-    let reach = blocking(move |waiting| {
-        let mut builder = ReachBuilder::try_new(&spec, &build)?;
-        for batch in &probe {
-            waiting.check()?;
-            builder.add(batch)?;
-        }
-        builder.finish(&build)
-    });
+    let reach = blocking(move |waiting| Reach::of_rows(&spec, &build, &probe, || waiting.check()));
     reach.await.ok()
 }
 
-/// What is known of a build side before it is read.
-struct Known<'a> {
-    /// The smallest and the greatest range key.
-    extremes: Option<(ScalarValue, ScalarValue)>,
-    rows: Option<usize>,
-    /// Tells what queries have read of it before.
-    keeper: Option<&'a BuildSideKeeper>,
-}
-
-impl<'a> Known<'a> {
-    fn of(
-        build: &Arc<dyn ExecutionPlan>,
-        key: &PhysicalExprRef,
-        keeper: Option<&'a BuildSideKeeper>,
-    ) -> Self {
-        let statistics = statistics(build);
-        // The key is a column, or one of integers as wider ones.
-        let column = collect_columns(key).into_iter().next();
-        let extremes = statistics.as_ref().zip(column).and_then(|(all, column)| {
-            let known = all.column_statistics.get(column.index())?;
-            let (min, max) = (known.min_value.get_value(), known.max_value.get_value());
-            min.cloned().zip(max.cloned())
-        });
-        Self {
-            extremes,
-            rows: statistics.and_then(|all| all.num_rows.get_value().copied()),
-            keeper,
-        }
+/// Whether to read this part of so many rows is less than to read all and keep them. Once queries have read as many
+/// rows as there are, all are kept: so no number of queries reads more than twice what the best choice would have.
+fn reads_less(share: Option<f64>, rows: Option<usize>, keeper: Option<&BuildSideKeeper>) -> bool {
+    if share.is_some_and(|share| share > MAX_SHARE) {
+        return false;
     }
-
-    /// The smallest and the greatest range key as numbers.
-    fn numbers(&self) -> Option<(i64, i64)> {
-        let (min, max) = self.extremes.as_ref()?;
-        number(min).zip(number(max))
-    }
-
-    /// Whether to read this part of the rows is less than to read all and keep them. Once queries have read as many
-    /// rows as there are, all are kept: so no number of queries reads more than twice what the best choice would have.
-    fn reads_less(&self, share: Option<f64>) -> bool {
-        if share.is_some_and(|share| share > MAX_SHARE) {
-            return false;
-        }
-        let is_worth_keeping =
-            |(keeper, rows): (&BuildSideKeeper, usize)| keeper.is_worth_keeping(rows);
-        !self.keeper.zip(self.rows).is_some_and(is_worth_keeping)
-    }
+    let is_worth_keeping =
+        |(keeper, rows): (&BuildSideKeeper, usize)| keeper.is_worth_keeping(rows);
+    !keeper.zip(rows).is_some_and(is_worth_keeping)
 }

@@ -24,7 +24,7 @@ use crate::exec::common::once_per_run::{SharedWork, lock};
 pub(crate) type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// The most rows that are read ahead. Their windows are sorted.
-const MAX_ROWS_AHEAD: usize = 1 << 20;
+pub(crate) const MAX_ROWS_AHEAD: usize = 1 << 20;
 
 /// The input of one partition.
 #[derive(Debug)]
@@ -165,21 +165,39 @@ impl ProbeInput {
         Ok(*self.ahead.get(ahead).await?)
     }
 
-    /// The batches that have been read, and the rest, which keeps the memory of both. To be called once, after
-    /// [`Self::has_rows`].
+    /// The batches that have been read, and the rest. To be called once, after [`Self::has_rows`].
     ///
     /// # Errors
     /// The input's.
-    pub(crate) async fn take(&self) -> Result<(Vec<RecordBatch>, BatchStream)> {
+    pub(crate) async fn take(&self) -> Result<TakenInput> {
         self.budget.stop();
         self.read_ahead().await?;
         let mut read = lock(&self.read);
-        let (batches, memory) = (mem::take(&mut read.batches), read.memory.take());
-        let rest = read.rest.take().unwrap_or_else(|| stream::empty().boxed());
-        let rest = rest.inspect(move |_| {
+        Ok(TakenInput {
+            batches: mem::take(&mut read.batches),
+            rest: read.rest.take().unwrap_or_else(|| stream::empty().boxed()),
+            memory: read.memory.take(),
+        })
+    }
+}
+
+/// The rows of a partition, as the join takes them.
+pub(crate) struct TakenInput {
+    /// Those that have been read.
+    pub(crate) batches: Vec<RecordBatch>,
+    pub(crate) rest: BatchStream,
+    /// Registers the batches that were read ahead.
+    pub(crate) memory: Option<MemoryReservation>,
+}
+
+impl TakenInput {
+    /// The batches that have been read, and the rest, which keeps the memory of both.
+    pub(crate) fn into_parts(self) -> (Vec<RecordBatch>, BatchStream) {
+        let memory = self.memory;
+        let rest = self.rest.inspect(move |_| {
             let _held = &memory;
         });
-        Ok((batches, rest.boxed()))
+        (self.batches, rest.boxed())
     }
 }
 
@@ -235,6 +253,15 @@ impl ProbeInputs {
         if let Some(budget) = &lock(&self.known).budget {
             budget.stop();
         }
+    }
+
+    /// The batches of each partition that have been read.
+    pub(crate) fn read_so_far(&self) -> Vec<Vec<RecordBatch>> {
+        let known = lock(&self.known);
+        let inputs = known.partitions.iter().flatten();
+        inputs
+            .map(|input| lock(&input.read).batches.clone())
+            .collect()
     }
 
     /// Reads all partitions ahead. Returns their batches if they have ended within the budget; `None` if one has not,

@@ -11,10 +11,12 @@
 //! sorted. Where only the rows nearest to a bound count, no bound tells how far these are: they are sought in slices of
 //! the range key. Joins that return build rows without a match have no reach.
 
+pub(crate) mod build_extent;
 pub(crate) mod collected_reach;
 pub(crate) mod intervals;
 pub(crate) mod nearest_rows;
 pub(crate) mod nearest_slices;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
+pub(crate) mod statistics_reach;
 pub(crate) mod window_reach;

@@ -14,6 +14,7 @@ use futures::future::try_join_all;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::exec::common::blocking::{blocking, joined};
+use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::nearest_rows::SoughtRows;
@@ -28,7 +29,7 @@ pub(crate) struct ReadSlices {
 /// Reads slices of a build side until all rows that are sought have been found; `None` if memory does not suffice.
 ///
 /// # Errors
-/// Those of the build side and its keys.
+/// Those of the build side and its keys. If a file has changed while it was read.
 pub(crate) async fn read_slices(
     mut sought: SoughtRows,
     build: &Arc<dyn ExecutionPlan>,
@@ -60,6 +61,12 @@ pub(crate) async fn read_slices(
         if rows.is_none_or(|rows| counts.scanned.value() > rows / 2) {
             sought.read_rest_next();
         }
+    }
+    // Slices may otherwise have rows of several versions of a file.
+    if slices.len() > 1
+        && let Some(scanned) = ScanPlan::of(build)
+    {
+        scanned.version("of a range join", &[], context).await?;
     }
     if sought.is_below() {
         slices.reverse();

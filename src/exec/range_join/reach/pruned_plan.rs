@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
@@ -63,13 +63,7 @@ pub(crate) fn pruned(
     let conditions = reach.conditions();
     let plan = pushed(build, Some(reach), conditions, counts, config)?;
     // A scan of other filters has the same queue of files, of which each is read once.
-    let with_own_queues = plan.transform_up(|plan| {
-        Ok(match plan.is::<DataSourceExec>() {
-            true => Transformed::yes(plan.reset_state()?),
-            false => Transformed::no(plan),
-        })
-    });
-    Ok(with_own_queues?.data)
+    reset_plan_states(plan)
 }
 
 /// Pushes conditions down in DataFusion's own way.

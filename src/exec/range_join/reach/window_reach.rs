@@ -17,6 +17,7 @@ use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::range_join::RangeJoinSpec;
+use rmq_engine::Comparison;
 
 /// An equality key with more values is not compared with them.
 const MAX_VALUES: usize = 1000;
@@ -33,7 +34,7 @@ pub(crate) struct Reach {
 
 /// The reach of windows that are added batch by batch.
 #[derive(Debug)]
-pub(crate) struct ReachBuilder {
+struct ReachBuilder {
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     intervals: Intervals,
     /// The values of each equality key, while there are few.
@@ -56,17 +57,21 @@ pub(crate) fn has_reach(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
         && !spec.probe_expressions().any(is_volatile)
 }
 
-/// Whether scans can be told what windows reach by conditions that tell nothing else: these are about the range key of
-/// the rows as they are in files, and about what statistics of files know.
-pub(crate) fn is_known_to_scans(spec: &RangeJoinSpec<PhysicalExprRef>, build: &Schema) -> bool {
+/// Whether the windows of a join are bounded at both ends.
+pub(crate) fn are_closed(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
     let closes = |is_lower: bool| {
         let mut comparisons = spec.bounds.iter().map(|(comparison, _)| comparison);
         comparisons.any(|comparison| comparison.is_lower() == is_lower)
     };
+    closes(true) && closes(false)
+}
+
+/// Whether scans can be told what windows reach by conditions that tell nothing else: these are about the range key of
+/// the rows as they are in files, and about what statistics of files know.
+pub(crate) fn is_known_to_scans(spec: &RangeJoinSpec<PhysicalExprRef>, build: &Schema) -> bool {
     // Statistics of files leave NaN out, which is above all other values, or below them with its sign bit set.
     let is_known = |data_type: DataType| {
-        is_ordered_in_files(&data_type)
-            && (!data_type.is_floating() || closes(true) && closes(false))
+        is_ordered_in_files(&data_type) && (!data_type.is_floating() || are_closed(spec))
     };
     is_compared_by_scans(&spec.key, build) && spec.key.data_type(build).is_ok_and(is_known)
 }
@@ -102,10 +107,7 @@ impl ReachBuilder {
     ///
     /// # Errors
     /// If the range key has no order.
-    pub(crate) fn try_new(
-        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
-        build: &Schema,
-    ) -> Result<Self> {
+    fn try_new(spec: &Arc<RangeJoinSpec<PhysicalExprRef>>, build: &Schema) -> Result<Self> {
         Ok(Self {
             spec: Arc::clone(spec),
             intervals: Intervals::of_type(&spec.key.data_type(build)?)?,
@@ -117,7 +119,7 @@ impl ReachBuilder {
     ///
     /// # Errors
     /// Those of the bounds and equality keys: the join may meet none of them.
-    pub(crate) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
+    fn add(&mut self, batch: &RecordBatch) -> Result<()> {
         let rows = batch.num_rows();
         let bounds = self.spec.bounds.iter().map(|(comparison, bound)| {
             let values = bound.evaluate(batch)?.into_array(rows)?;
@@ -150,7 +152,7 @@ impl ReachBuilder {
     ///
     /// # Errors
     /// If an equality key can't be compared with its values.
-    pub(crate) fn finish(self, build: &Schema) -> Result<Reach> {
+    fn finish(self, build: &Schema) -> Result<Reach> {
         Reach::try_new(&self.spec, self.intervals.finish(), self.values, build)
     }
 }
@@ -235,6 +237,45 @@ impl Reach {
             }
         }
         Self::try_new(spec, intervals, values, build)
+    }
+
+    /// Of the windows of all of these batches of the probe side, over a build side of this schema. `check` is called
+    /// between batches.
+    ///
+    /// # Errors
+    /// Those of the bounds and equality keys, which the join need not meet, and of `check`.
+    pub(crate) fn of_rows(
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: &Schema,
+        batches: &[RecordBatch],
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Self> {
+        let mut builder = ReachBuilder::try_new(spec, build)?;
+        for batch in batches {
+            check()?;
+            builder.add(batch)?;
+        }
+        builder.finish(build)
+    }
+
+    /// Of one window, which all others are in, over a build side of this schema.
+    ///
+    /// # Errors
+    /// If a bound is of another type than the range key.
+    pub(crate) fn of_window(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        build: &Schema,
+        bounds: &[(Comparison, ScalarValue)],
+    ) -> Result<Self> {
+        let mut intervals = Intervals::of_type(&spec.key.data_type(build)?)?;
+        let bounds = bounds.iter();
+        let bounds = bounds.map(|(comparison, value)| Ok((*comparison, value.to_array()?)));
+        intervals.add(&bounds.collect::<Result<Vec<_>>>()?)?;
+        Ok(Self {
+            key: Arc::clone(&spec.key),
+            intervals,
+            among: vec![],
+        })
     }
 
     /// Whether no row can be reached.

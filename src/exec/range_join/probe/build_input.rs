@@ -1,0 +1,257 @@
+//! What a build side is read from and built with, and what is kept of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::common::options::RmqOptions;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
+use crate::exec::range_join::build_side::kept_segments::KeptSegments;
+use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
+use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
+use crate::exec::range_join::probe::device_join::DeviceJoins;
+use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
+use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::row_join::RowJoin;
+
+/// The input of a build side, and what building it needs.
+#[derive(Debug)]
+pub(crate) struct BuildInput {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    pub(crate) columns: BuildColumns,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) engine: RangeJoinEngine,
+    pub(crate) context: Arc<TaskContext>,
+    /// Whether the probe side ends.
+    pub(crate) is_probe_bounded: bool,
+    /// What is made of single pairs, if anything.
+    pub(crate) row_join: Option<Arc<RowJoin>>,
+    /// The probe side, if it is read ahead to learn what its windows reach.
+    pub(crate) ahead: Option<ProbeAhead>,
+}
+
+/// What is kept of a build side.
+pub(super) enum Found {
+    /// All that the join needs.
+    State(BuildState),
+    /// Rows that the CPU has sorted, to which values may have to be added.
+    Rows(Arc<Segment>),
+}
+
+/// What is built of segments, and how their answers are merged.
+type Merged = (BuildColumns, Option<Arc<Merging>>);
+
+/// Rows that devices have.
+enum OnDevices<'a> {
+    Whole(Arc<DeviceSegment>),
+    /// Those to which rows may have been appended.
+    Segments(Box<KeptSegments<DeviceSegment>>, &'a Merged),
+}
+
+impl OnDevices<'_> {
+    /// The number of rows, about.
+    fn rows(&self) -> usize {
+        match self {
+            Self::Whole(segment) => segment.total_rows(),
+            Self::Segments(kept, _) => kept.rows,
+        }
+    }
+}
+
+impl BuildInput {
+    pub(super) fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
+        self.plan.execute(partition, Arc::clone(&self.context))
+    }
+
+    /// Finds what is kept of the build side where it is to be joined.
+    pub(super) async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
+        let on_cpu = keeper.find();
+        let may_use_devices = self.may_use_devices(keeper);
+        let whole = may_use_devices.then(|| keeper.find_on_devices()).flatten();
+        // Devices answer for windows and prevailing rows together, which can't be merged.
+        let seeks_on_devices = may_use_devices && whole.is_none() && !self.columns.prevailing;
+        let merged = if on_cpu.is_none() || seeks_on_devices {
+            self.merged()?
+        } else {
+            None
+        };
+        let merged = merged.as_ref();
+        let cpu_segments = merged
+            .filter(|_| on_cpu.is_none())
+            .and_then(|(columns, _)| KeptSegments::find(keeper, columns));
+        let segments = || {
+            let merged = merged.filter(|_| seeks_on_devices)?;
+            let kept = KeptSegments::find(keeper, &merged.0)?;
+            let target = kept.target.clone();
+            Some((OnDevices::Segments(Box::new(kept), merged), target))
+        };
+        let whole = whole.map(|(segment, target)| (OnDevices::Whole(segment), target));
+        let on_devices = whole.or_else(segments);
+        let rows = on_cpu.as_ref().map(|segment| segment.sorted().total_rows);
+        let rows = rows
+            .or_else(|| Some(cpu_segments.as_ref()?.rows))
+            .or_else(|| Some(on_devices.as_ref()?.0.rows()));
+        let Some(rows) = rows else {
+            return self.load(keeper).await;
+        };
+        let kept_on = KeptOn {
+            cpu: on_cpu.is_some() || cpu_segments.is_some(),
+            devices: on_devices.is_some(),
+        };
+        if let Some(devices) = self.select_devices(rows, kept_on).await? {
+            let target = devices.target();
+            let Some((kept, _)) = on_devices.filter(|(_, on)| *on == target) else {
+                return Ok(None);
+            };
+            let is_forced = devices.forced;
+            if let Some(joins) = self.join_on_devices(keeper, kept, devices).await? {
+                self.metrics.record_kept();
+                let state = BuildState::OnDevices(Arc::new(joins));
+                return Ok(Some(Found::State(state)));
+            }
+            // The CPU joins if devices have failed to add to what they have, and it has the rows, too.
+            if is_forced || !kept_on.cpu {
+                return Ok(None);
+            }
+            self.engine.record_cpu("nothing could be added on devices");
+        }
+        if let Some(segment) = on_cpu {
+            self.metrics.record_kept();
+            return Ok(Some(Found::Rows(segment)));
+        }
+        let Some((kept, (columns, merging))) = cpu_segments.zip(merged) else {
+            return self.load(keeper).await;
+        };
+        let builder = self.builder(columns.clone(), 1)?;
+        let (parts, searches) = (kept.parts.len(), kept.searches.clone());
+        let Some(segments) = builder.build_segments(kept).await? else {
+            return Ok(None);
+        };
+        self.metrics.record_kept();
+        self.metrics.record_segments(parts);
+        let side = SegmentedSide {
+            segments,
+            merging: merging.clone(),
+            searches,
+        };
+        Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))))
+    }
+
+    /// Joins with what devices have; `None` if all rows have to be built anew.
+    async fn join_on_devices(
+        &self,
+        keeper: &BuildSideKeeper,
+        kept: OnDevices<'_>,
+        devices: JoinDevices,
+    ) -> Result<Option<DeviceJoins>> {
+        match kept {
+            OnDevices::Whole(segment) => {
+                let builder = self.builder(self.columns.clone(), 1)?;
+                let inputs = || self.execute_all();
+                let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
+                Ok(join.await?.map(DeviceJoins::one))
+            }
+            OnDevices::Segments(kept, (columns, merging)) => {
+                let builder = self.builder(columns.clone(), 1)?;
+                let (segments, searches) = (kept.parts.len(), kept.searches.clone());
+                let joins = builder.join_segments_on_devices(*kept, &devices).await?;
+                Ok(joins.map(|joins| {
+                    self.metrics.record_segments(segments);
+                    DeviceJoins::merged(joins, merging.clone(), searches)
+                }))
+            }
+        }
+    }
+
+    /// Whether devices may have the rows and run the join.
+    fn may_use_devices(&self, keeper: &BuildSideKeeper) -> bool {
+        let options = RmqOptions::of(self.context.session_config().options());
+        let may_join = self.engine.candidates(options.engine).devices;
+        may_join && keeper.has_devices()
+    }
+
+    /// What is built of segments, and how their answers are merged; `None` if the join can't merge them.
+    fn merged(&self) -> Result<Option<Merged>> {
+        let row_join = self.row_join.as_deref();
+        if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
+            return Ok(None);
+        }
+        SegmentedSide::plan(&self.columns, &self.plan.schema()).map(Some)
+    }
+
+    /// All partitions of the input.
+    fn execute_all(&self) -> Result<Vec<SendableRecordBatchStream>> {
+        let partitions = 0..self.plan.output_partitioning().partition_count();
+        partitions
+            .map(|partition| self.execute(partition))
+            .collect()
+    }
+
+    /// The build side that another process has written, if it is to be had and the CPU joins.
+    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
+        let Some(persisted) = keeper.find_persisted().await? else {
+            return Ok(None);
+        };
+        let kept_on = KeptOn::default();
+        let devices = self.select_devices(persisted.rows(), kept_on).await?;
+        if devices.is_some() {
+            return Ok(None);
+        }
+        let builder = self.builder(self.columns.clone(), 1)?;
+        let loaded = builder.load(keeper, persisted).await?;
+        if loaded.is_some() {
+            self.metrics.record_loaded();
+        }
+        Ok(loaded.map(Found::Rows))
+    }
+
+    /// What builds a build side of these columns, one of `builds` that share threads and memory.
+    pub(super) fn builder(&self, columns: BuildColumns, builds: usize) -> Result<BuildSideBuilder> {
+        BuildSideBuilder::try_new(
+            columns,
+            &self.plan.schema(),
+            self.metrics.clone(),
+            &self.context,
+            self.engine.clone(),
+            self.is_probe_bounded,
+            builds,
+        )
+    }
+
+    async fn select_devices(&self, rows: usize, kept_on: KeptOn) -> Result<Option<JoinDevices>> {
+        let options = RmqOptions::of(self.context.session_config().options());
+        self.engine.select_devices(rows, kept_on, &options).await
+    }
+
+    /// Reads and builds these partitions of `plan`, the input or a part of it, for this many partitions of the probe
+    /// side, one of `builds` build sides.
+    pub(super) async fn prepare(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        partitions: Range<usize>,
+        probe_partitions: usize,
+        builds: usize,
+        keeper: Option<Arc<BuildSideKeeper>>,
+        kept: Option<Arc<Segment>>,
+    ) -> Result<PreparedBuild> {
+        let builder = self.builder(self.columns.clone(), builds)?;
+        let mut partitions = partitions;
+        let inputs = || {
+            partitions.try_fold(vec![], |mut inputs, partition| {
+                inputs.push(plan.execute(partition, Arc::clone(&self.context))?);
+                Ok(inputs)
+            })
+        };
+        let (builder, ahead) = (builder.with_keeper(keeper, kept), self.ahead.as_ref());
+        BuildState::collect(builder, inputs, probe_partitions, ahead).await
+    }
+}

@@ -1,0 +1,185 @@
+//! The output stream of a partition that joins its rows with slices of the build side.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::common::array_bytes::arrays_bytes;
+use crate::exec::range_join::probe::build_state::PreparedBuild;
+use crate::exec::range_join::probe::join_prepared::join_prepared;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_input::{BatchStream, TakenInput, next_with_rows};
+use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
+
+/// Joins a partition of the probe side.
+pub(crate) fn join_slices(
+    partition: Arc<ProbePartition>,
+    build: Arc<SlicedBuild>,
+    input: TakenInput,
+) -> BatchStream {
+    let memory = input
+        .memory
+        .unwrap_or_else(|| MemoryConsumer::new("RangeJoinProbe").register(&partition.pool));
+    let rows = ProbeRows {
+        pending: input.batches.into(),
+        rest: Some(input.rest),
+        memory,
+        most: usize::MAX,
+    };
+    let joined = stream::try_unfold(Some(rows), move |rows| {
+        let (partition, build) = (Arc::clone(&partition), Arc::clone(&build));
+        async move {
+            let Some(mut rows) = rows else {
+                return Ok(None);
+            };
+            let next = match rows.next(&build).await? {
+                Next::End => {
+                    build.check_unchanged().await?;
+                    None
+                }
+                Next::Slice(chunk, slice) => {
+                    let rest = stream::empty().boxed();
+                    let joined = join_prepared(partition, &slice, chunk, rest).await?;
+                    Some((joined, Some(rows)))
+                }
+                Next::Rest => {
+                    let whole = build.whole().await?;
+                    let (batches, rest) = rows.into_rest().into_parts();
+                    let joined = join_prepared(partition, &whole, batches, rest).await?;
+                    Some((joined, None))
+                }
+            };
+            Ok::<_, DataFusionError>(next)
+        }
+    });
+    joined.try_flatten().boxed()
+}
+
+/// What is joined next.
+enum Next {
+    /// These rows, with the slice that they reach.
+    Slice(Vec<RecordBatch>, PreparedBuild),
+    /// All that are left, with the whole build side.
+    Rest,
+    End,
+}
+
+/// The rows of a partition that have not been joined.
+struct ProbeRows {
+    /// Those that have been read.
+    pending: VecDeque<RecordBatch>,
+    /// `None` after its end.
+    rest: Option<BatchStream>,
+    /// Registers the rows that have been read, and those that are being joined.
+    memory: MemoryReservation,
+    /// The most rows that the next slice serves.
+    most: usize,
+}
+
+impl ProbeRows {
+    async fn next(&mut self, build: &SlicedBuild) -> Result<Next> {
+        loop {
+            self.read(build).await?;
+            if self.pending.is_empty() {
+                return Ok(Next::End);
+            }
+            if build.is_whole() {
+                return Ok(Next::Rest);
+            }
+            let mut rows = self.rows().min(self.most);
+            let (chunk, reach) = loop {
+                let chunk = self.first(rows);
+                let Some(reach) = build.slicing.reach(chunk.clone()).await else {
+                    return Ok(Next::Rest);
+                };
+                match build.slicing.part_of_memory(&reach) {
+                    Some(part) if part <= 1.0 => break (chunk, reach),
+                    // Fewer rows, as many as fit if they come at even distances.
+                    Some(part) if rows > 1 => {
+                        let fitting = rows as f64 * (0.9 / part).clamp(0.1, 0.9);
+                        rows = (fitting as usize).max(1);
+                    }
+                    _ => return Ok(Next::Rest),
+                }
+            };
+            match build.slice(reach).await {
+                Ok(slice) => {
+                    self.remove(rows);
+                    self.most = rows.saturating_add(rows / 4 + 1);
+                    return Ok(Next::Slice(chunk, slice));
+                }
+                Err(error) if is_out_of_memory(&error) && rows > 1 => self.most = rows / 2,
+                Err(error) if is_out_of_memory(&error) => return Ok(Next::Rest),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads as many rows as the next slice may serve, if memory suffices for them, and at least one batch.
+    async fn read(&mut self, build: &SlicedBuild) -> Result<()> {
+        let bytes_of = |batch: &RecordBatch| arrays_bytes(batch.columns());
+        let mut bytes = self.pending.iter().map(bytes_of).sum();
+        // The last rows have been joined.
+        self.memory.shrink(self.memory.size().saturating_sub(bytes));
+        let most = self.most.min(build.slicing.ahead_rows);
+        let mut rows = self.rows();
+        while rows == 0 || rows < most && bytes < build.slicing.ahead_bytes {
+            let Some(rest) = &mut self.rest else {
+                break;
+            };
+            let Some(batch) = next_with_rows(rest).await? else {
+                self.rest = None;
+                break;
+            };
+            rows += batch.num_rows();
+            bytes += bytes_of(&batch);
+            let has_room = self.memory.try_grow(bytes_of(&batch)).is_ok();
+            self.pending.push_back(batch);
+            if !has_room {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> usize {
+        self.pending.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// The first rows of those that have been read.
+    fn first(&self, rows: usize) -> Vec<RecordBatch> {
+        let mut left = rows;
+        let first = self.pending.iter().map_while(|batch| {
+            let taken = left.min(batch.num_rows());
+            left -= taken;
+            (taken > 0).then(|| batch.slice(0, taken))
+        });
+        first.collect()
+    }
+
+    /// Takes the first rows away.
+    fn remove(&mut self, rows: usize) {
+        let mut left = rows;
+        while let Some(batch) = self.pending.pop_front() {
+            if batch.num_rows() > left {
+                let rest = batch.slice(left, batch.num_rows() - left);
+                self.pending.push_front(rest);
+                return;
+            }
+            left -= batch.num_rows();
+        }
+    }
+
+    fn into_rest(self) -> TakenInput {
+        TakenInput {
+            batches: self.pending.into(),
+            rest: self.rest.unwrap_or_else(|| stream::empty().boxed()),
+            memory: Some(self.memory),
+        }
+    }
+}

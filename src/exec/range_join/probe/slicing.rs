@@ -1,0 +1,148 @@
+//! Decides whether a build side is read in slices, and how many probe rows a slice serves.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::common::options::RmqOptions;
+use crate::exec::common::blocking::blocking;
+use crate::exec::common::plan_key::ScanPlan;
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
+use crate::exec::range_join::reach::build_extent::BuildExtent;
+use crate::exec::range_join::reach::window_reach::{Reach, are_closed};
+use crate::index::giving_pool::GivingPool;
+use crate::logical_plan::range_join::RangeJoinSpec;
+
+/// How many parts of the rows of a partition are looked at.
+const PARTS: usize = 8;
+
+/// The parts of the probe side may together reach this many times what all rows reach.
+const MAX_OVERLAP: f64 = 2.0;
+
+/// Slices may together read this many times the rows of the build side.
+const MAX_READS: usize = 2;
+
+/// How a build side is read in slices.
+#[derive(Debug, Clone)]
+pub(crate) struct Slicing {
+    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    schema: SchemaRef,
+    extent: BuildExtent,
+    /// The expected size of all rows.
+    size: DataSize,
+    partitions: usize,
+    /// The most memory of a slice. It is expected to take less.
+    pub(crate) slice_bytes: usize,
+    /// The most memory of probe rows that a partition reads ahead, and how many these are.
+    pub(crate) ahead_bytes: usize,
+    pub(crate) ahead_rows: usize,
+}
+
+impl Slicing {
+    /// `None` if a build side is expected to fit in memory, can't be read again, or if windows may reach rows without
+    /// an end. `read` are the columns that are read.
+    pub(crate) fn try_new(
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: &Arc<dyn ExecutionPlan>,
+        extent: &BuildExtent,
+        read: &Schema,
+        partitions: usize,
+        context: &TaskContext,
+    ) -> Option<Self> {
+        let free = GivingPool::free_bytes(context.memory_pool());
+        let size = extent.size(read)?;
+        let is_larger = size.build_bytes() > free;
+        let is_sliced = is_larger
+            && are_closed(spec)
+            && ScanPlan::of(build).is_some_and(|scanned| scanned.reads_files());
+        let options = RmqOptions::of(context.session_config().options());
+        is_sliced.then(|| Self {
+            spec: Arc::clone(spec),
+            schema: build.schema(),
+            extent: extent.clone(),
+            size,
+            partitions,
+            slice_bytes: free / 2 / partitions,
+            ahead_bytes: options.pruning_memory.0.min(free / 8) / partitions,
+            ahead_rows: MAX_ROWS_AHEAD / partitions,
+        })
+    }
+
+    /// The memory that building what windows reach is expected to take.
+    fn needed(&self, reach: &Reach) -> Option<f64> {
+        let share = self.extent.share(reach)?;
+        Some(share * self.size.build_bytes() as f64)
+    }
+
+    /// Whether what windows reach is expected to fit in the memory of all slices.
+    pub(crate) fn fits(&self, reach: &Reach) -> bool {
+        let memory = (self.slice_bytes * self.partitions) as f64;
+        self.needed(reach).is_some_and(|needed| needed <= memory)
+    }
+
+    /// The part of the memory of a slice that one of these windows is expected to take.
+    pub(crate) fn part_of_memory(&self, reach: &Reach) -> Option<f64> {
+        Some(self.needed(reach)? / (0.75 * self.slice_bytes as f64))
+    }
+
+    /// What the windows of probe rows reach; `None` if a bound fails.
+    pub(crate) async fn reach(&self, batches: Vec<RecordBatch>) -> Option<Reach> {
+        let (spec, schema) = (Arc::clone(&self.spec), Arc::clone(&self.schema));
+        let reach =
+            blocking(move |waiting| Reach::of_rows(&spec, &schema, &batches, || waiting.check()));
+        reach.await.ok()
+    }
+
+    /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.
+    pub(crate) async fn is_worthwhile(&self, partitions: Vec<Vec<RecordBatch>>) -> bool {
+        let this = self.clone();
+        let overlap = blocking(move |waiting| {
+            let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
+                let check = || waiting.check();
+                let reach = Reach::of_rows(&this.spec, &this.schema, batches, check)?;
+                Ok(this.extent.share(&reach))
+            };
+            let all = reach(&partitions.concat())?;
+            let parts = partitions.iter().flat_map(|batches| in_parts(batches));
+            let parts = parts.map(|part| reach(&part));
+            let parts = parts.collect::<Result<Option<Vec<f64>>>>()?;
+            Ok(all.zip(parts).map(|(all, parts)| (all, parts.iter().sum())))
+        });
+        let overlap: Option<(f64, f64)> = overlap.await.ok().flatten();
+        overlap.is_some_and(|(all, parts)| parts <= MAX_OVERLAP * all)
+    }
+
+    /// Whether slices that have read this many rows shall read no more.
+    pub(crate) fn is_exhausted(&self, read: usize) -> bool {
+        read > MAX_READS.saturating_mul(self.size.rows)
+    }
+}
+
+/// The rows of a partition in parts of about the same size.
+fn in_parts(batches: &[RecordBatch]) -> Vec<Vec<RecordBatch>> {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let size = rows.div_ceil(PARTS).max(1);
+    let (mut parts, mut room) = (vec![], 0);
+    for batch in batches {
+        let mut first = 0;
+        while first < batch.num_rows() {
+            if room == 0 {
+                parts.push(vec![]);
+                room = size;
+            }
+            let taken = room.min(batch.num_rows() - first);
+            if let Some(part) = parts.last_mut() {
+                part.push(batch.slice(first, taken));
+            }
+            first += taken;
+            room -= taken;
+        }
+    }
+    parts
+}

@@ -1,0 +1,75 @@
+//! How much windows reach of a build side, as its statistics tell.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema};
+use datafusion::common::{ScalarValue, Statistics};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::{CastExpr, Column};
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::exec::common::statistics::statistics;
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::reach::nearest_rows::number;
+use crate::exec::range_join::reach::window_reach::Reach;
+
+/// The expected bytes of a value whose type has no fixed width.
+const EXPECTED_WIDTH: usize = 32;
+
+/// The rows of a build side, and the least and the greatest range key, as far as statistics tell them.
+#[derive(Debug, Clone)]
+pub(crate) struct BuildExtent {
+    pub(crate) rows: Option<usize>,
+    extremes: Option<(ScalarValue, ScalarValue)>,
+}
+
+impl BuildExtent {
+    pub(crate) fn of(build: &Arc<dyn ExecutionPlan>, key: &PhysicalExprRef) -> Self {
+        let statistics = statistics(build);
+        let statistics = statistics.as_deref();
+        Self {
+            rows: statistics.and_then(|all| all.num_rows.get_value().copied()),
+            extremes: statistics.and_then(|all| extremes(all, key)),
+        }
+    }
+
+    /// The part of the rows that is reached, if keys were evenly distributed; `None` if that can't be told.
+    pub(crate) fn share(&self, reach: &Reach) -> Option<f64> {
+        let (min, max) = self.extremes.as_ref()?;
+        reach.share(min, max)
+    }
+
+    /// The least and the greatest range key as numbers, if these are whole.
+    pub(crate) fn numbers(&self) -> Option<(i64, i64)> {
+        let (min, max) = self.extremes.as_ref()?;
+        number(min).zip(number(max))
+    }
+
+    /// The expected size of all rows, of which columns of this schema are read.
+    pub(crate) fn size(&self, read: &Schema) -> Option<DataSize> {
+        let rows = self.rows?;
+        let width = |field: &Arc<Field>| {
+            field
+                .data_type()
+                .primitive_width()
+                .unwrap_or(EXPECTED_WIDTH)
+        };
+        let width: usize = read.fields().iter().map(width).sum();
+        Some(DataSize {
+            rows,
+            bytes: rows.saturating_mul(width),
+        })
+    }
+}
+
+/// The least and the greatest key, which is a column or an integer column as a wider one.
+fn extremes(statistics: &Statistics, key: &PhysicalExprRef) -> Option<(ScalarValue, ScalarValue)> {
+    let key = match key.downcast_ref::<CastExpr>() {
+        Some(cast) => cast.expr(),
+        None => key,
+    };
+    let column = key.downcast_ref::<Column>()?;
+    let known = statistics.column_statistics.get(column.index())?;
+    let (min, max) = (known.min_value.get_value()?, known.max_value.get_value()?);
+    Some((min.clone(), max.clone()))
+}
