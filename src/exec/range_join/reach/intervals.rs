@@ -171,17 +171,19 @@ impl Intervals {
     }
 
     /// The part of the keys from `min` to `max` that the intervals cover, if they were evenly distributed; `None` if
-    /// that can't be told.
-    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue) -> Option<f64> {
+    /// that can't be told. Gaps of less than the part `gap` of the keys count as covered.
+    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue, gap: f64) -> Option<f64> {
         let (min, max) = (number(min)?, number(max)?);
-        let covered = self.all.iter().map(|interval| {
+        let (mut covered, mut end) = (0.0, None);
+        for interval in &self.all {
             let low = interval.low.as_ref();
             let low = low.map_or(Some(min), |low| number(&low.value))?.max(min);
             let high = interval.high.as_ref();
             let high = high.map_or(Some(max), |high| number(&high.value))?.min(max);
-            Some((high - low).max(0.0))
-        });
-        let covered: f64 = covered.sum::<Option<f64>>()?;
+            let from = end.filter(|end| low - end < gap * (max - min));
+            covered += (high - from.unwrap_or(low)).max(0.0);
+            end = Some(high);
+        }
         let share = covered / (max - min);
         // Both ends of a column of one value are the same.
         Some(if share.is_nan() { 1.0 } else { share })

@@ -283,9 +283,10 @@ impl Reach {
         self.intervals.all().is_empty()
     }
 
-    /// The part of the rows that is reached, if keys from `min` to `max` were evenly distributed.
-    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue) -> Option<f64> {
-        self.intervals.share(min, max)
+    /// The part of the rows that is reached, if keys from `min` to `max` were evenly distributed. Those in gaps of less
+    /// than the part `gap` of the keys count as reached.
+    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue, gap: f64) -> Option<f64> {
+        self.intervals.share(min, max, gap)
     }
 
     /// Whether each row of a batch of the build side is reached: true, or else false or NULL. Equality keys are
