@@ -23,6 +23,7 @@ use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
+use crate::exec::range_join::reach::intervals::{MAX_INTERVALS, MAX_SCAN_INTERVALS};
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::window_reach::{Reach, ReachBuilder};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -92,7 +93,8 @@ impl ProbeAhead {
         }
         let choice = self.options().pruning;
         let reach = if is_worthwhile(choice, build) {
-            self.reach(&self.spec, build.schema(), usize::MAX).await?
+            let most = (usize::MAX, MAX_SCAN_INTERVALS);
+            self.reach(&self.spec, build.schema(), most).await?
         } else {
             None
         };
@@ -139,15 +141,16 @@ impl ProbeAhead {
         builder: &BuildSideBuilder,
         rows: &CollectedRows,
     ) -> Result<Option<CollectedRows>> {
+        if self.prunes_scan || builder.adds_values() {
+            return Ok(None);
+        }
         let (columns, total) = (builder.columns.clone(), rows.num_rows());
         let is_forced = match self.options().pruning {
             PruningChoice::Always => true,
             PruningChoice::Auto if is_long_to_sort(&columns, &rows.batches)? => false,
             PruningChoice::Auto | PruningChoice::Never => return Ok(None),
         };
-        if self.prunes_scan
-            || builder.adds_values()
-            || builder.select_devices(total).await?.is_some()
+        if builder.select_devices(total).await?.is_some()
             || !is_forced && builder.is_worth_keeping(total)
         {
             return Ok(None);
@@ -158,8 +161,8 @@ impl ProbeAhead {
         } else {
             total / MIN_ROWS_PER_WINDOW
         };
-        let schema = Arc::clone(&rows.schema);
-        let Some(reach) = self.reach(&spec, schema, most_windows).await? else {
+        let (schema, most) = (Arc::clone(&rows.schema), (most_windows, MAX_INTERVALS));
+        let Some(reach) = self.reach(&spec, schema, most).await? else {
             return Ok(None);
         };
         let (started, threads) = (Instant::now(), builder.options.threads());
@@ -191,13 +194,14 @@ impl ProbeAhead {
         }
     }
 
-    /// What all windows reach, if these are at most so many; `None` if the probe side is too large to know that in
-    /// advance, or the windows can't be told. A bound may have failed for some row, which the join need not meet.
+    /// What all windows reach, if these are at most so many, in at most so many intervals; `None` if the probe side is
+    /// too large to know that in advance, or the windows can't be told. A bound may have failed for some row, which the
+    /// join need not meet.
     async fn reach(
         &self,
         spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
         build: SchemaRef,
-        most_windows: usize,
+        (most_windows, most_intervals): (usize, usize),
     ) -> Result<Option<Reach>> {
         for partition in 0..self.probe.output_partitioning().partition_count() {
             self.input(partition)?;
@@ -214,7 +218,7 @@ impl ProbeAhead {
                 waiting.check()?;
                 builder.add(batch)?;
             }
-            builder.finish(&build)
+            builder.finish(&build, most_intervals)
         });
         Ok(reach.await.ok())
     }

@@ -154,11 +154,11 @@ impl ReachBuilder {
         Ok(())
     }
 
-    /// The reach of all windows over a build side of this schema.
+    /// The reach of all windows over a build side of this schema, in at most so many intervals.
     ///
     /// # Errors
     /// If an equality key can't be compared with its values.
-    pub(crate) fn finish(self, build: &Schema) -> Result<Reach> {
+    pub(crate) fn finish(self, build: &Schema, most_intervals: usize) -> Result<Reach> {
         let among = self.spec.on.iter().zip(self.values);
         let among = among.filter_map(|((_, key), values)| Some((key, values?.values)));
         let among = among.map(|(key, values)| {
@@ -167,7 +167,7 @@ impl ReachBuilder {
         });
         Ok(Reach {
             key: Arc::clone(&self.spec.key),
-            intervals: self.intervals.finish(),
+            intervals: self.intervals.finish(most_intervals),
             among: among.collect::<Result<_>>()?,
         })
     }
