@@ -496,6 +496,27 @@ async fn little_memory_leaves_the_answer_as_it_is() {
     );
 }
 
+/// A cancelled query leaves nothing of what it has collected and compared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_query_leaves_nothing() {
+    let ctx = partitions(&[5, 50]).await;
+    set(&ctx, "rmq.keep_indexes", "false");
+    let pool = Arc::clone(&ctx.runtime_env().memory_pool);
+    for wait in [0, 1, 2, 4, 8, 16] {
+        let plan = ctx.sql(&lowest("id * 10", 7)).await.expect("a plan");
+        let plan = plan.create_physical_plan().await.expect("a plan");
+        let running = collect(plan, ctx.task_ctx());
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(wait), running).await;
+    }
+    for _ in 0..200 {
+        if pool.reserved() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are left", pool.reserved());
+}
+
 /// Dictionaries of two batches with more values together than keys must not be concatenated.
 #[tokio::test(flavor = "multi_thread")]
 async fn dictionaries_with_narrow_keys_are_not_concatenated() {
