@@ -26,6 +26,7 @@ use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
+use crate::exec::range_join::reach::intervals::{MAX_INTERVALS, MAX_SCAN_INTERVALS};
 use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
@@ -209,7 +210,7 @@ impl ProbeAhead {
             let reach = statistics.map(|rows| reach_of_statistics(&spec, &rows, &schema));
             return Ok(reach.transpose()?.flatten());
         };
-        Ok(reach(spec, schema, batches).await)
+        Ok(reach(spec, schema, batches, MAX_SCAN_INTERVALS).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
@@ -239,15 +240,16 @@ impl ProbeAhead {
         builder: &BuildSideBuilder,
         rows: &CollectedRows,
     ) -> Result<Option<CollectedRows>> {
+        if self.prunes_scan || builder.adds_values() {
+            return Ok(None);
+        }
         let (columns, total) = (builder.columns.clone(), rows.num_rows());
         let is_forced = match self.options().pruning {
             PruningChoice::Always => true,
             PruningChoice::Auto if is_long_to_sort(&columns, &rows.batches)? => false,
             PruningChoice::Auto | PruningChoice::Never => return Ok(None),
         };
-        if self.prunes_scan
-            || builder.adds_values()
-            || builder.select_devices(total).await?.is_some()
+        if builder.select_devices(total).await?.is_some()
             || !is_forced && builder.is_worth_keeping(total)
         {
             return Ok(None);
@@ -262,7 +264,7 @@ impl ProbeAhead {
         let Some(batches) = self.read_ahead(most_windows).await? else {
             return Ok(None);
         };
-        let Some(reach) = reach(spec, schema, batches).await else {
+        let Some(reach) = reach(spec, schema, batches, MAX_INTERVALS).await else {
             return Ok(None);
         };
         let (started, threads) = (Instant::now(), builder.options.threads());
@@ -309,8 +311,11 @@ async fn reach(
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     build: SchemaRef,
     probe: Vec<RecordBatch>,
+    most_intervals: usize,
 ) -> Option<Reach> {
-    let reach = blocking(move |waiting| Reach::of_rows(&spec, &build, &probe, || waiting.check()));
+    let reach = blocking(move |waiting| {
+        Reach::of_rows(&spec, &build, &probe, most_intervals, || waiting.check())
+    });
     reach.await.ok()
 }
 

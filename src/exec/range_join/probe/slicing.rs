@@ -15,6 +15,7 @@ use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
+use crate::exec::range_join::reach::intervals::MAX_SCAN_INTERVALS;
 use crate::exec::range_join::reach::window_reach::{Reach, are_closed};
 use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -108,8 +109,11 @@ impl Slicing {
     /// What the windows of probe rows reach; `None` if a bound fails.
     pub(crate) async fn reach(&self, batches: Vec<RecordBatch>) -> Option<Reach> {
         let (spec, schema) = (Arc::clone(&self.spec), Arc::clone(&self.schema));
-        let reach =
-            blocking(move |waiting| Reach::of_rows(&spec, &schema, &batches, || waiting.check()));
+        let reach = blocking(move |waiting| {
+            Reach::of_rows(&spec, &schema, &batches, MAX_SCAN_INTERVALS, || {
+                waiting.check()
+            })
+        });
         reach.await.ok()
     }
 
@@ -120,7 +124,8 @@ impl Slicing {
         let overlap = blocking(move |waiting| {
             let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
                 let check = || waiting.check();
-                let reach = Reach::of_rows(&this.spec, &this.schema, batches, check)?;
+                let reach =
+                    Reach::of_rows(&this.spec, &this.schema, batches, MAX_SCAN_INTERVALS, check)?;
                 Ok(this.extent.share_with_gaps(&reach, gap))
             };
             let all = reach(&partitions.concat())?;

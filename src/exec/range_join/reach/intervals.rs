@@ -13,11 +13,11 @@ use crate::exec::range_join::spill::key_extent::{KeyOrder, comparable};
 use crate::sorted::order_keys::{KeyIntervals, OrderKeys};
 use rmq_engine::Comparison;
 
-/// Windows are merged into at most this many intervals once all are known. More would cost a scan more than they save.
-const MAX_INTERVALS: usize = 128;
+/// A scan is told at most this many intervals. More would cost it more than they save.
+pub(crate) const MAX_SCAN_INTERVALS: usize = 128;
 
-/// The most intervals while windows are added, so that these are not merged at each batch.
-const MAX_COLLECTED: usize = 32 * MAX_INTERVALS;
+/// Windows are merged into at most this many intervals: rows are compared with more of them in little more time.
+pub(crate) const MAX_INTERVALS: usize = 32 * MAX_SCAN_INTERVALS;
 
 /// One end of an interval.
 #[derive(Debug, Clone)]
@@ -128,16 +128,17 @@ impl Intervals {
             self.all.push(window.interval(&bounds)?);
         }
         self.merge();
-        if self.all.len() > MAX_COLLECTED {
-            self.close_gaps(MAX_COLLECTED / 2);
+        if self.all.len() > MAX_INTERVALS {
+            // To so few that the next batch does not exceed them at once.
+            self.close_gaps(MAX_INTERVALS / 2);
         }
         Ok(has_window)
     }
 
-    /// The intervals, the smallest gaps between which are closed if there are many.
-    pub(crate) fn finish(mut self) -> Self {
-        if self.all.len() > MAX_INTERVALS {
-            self.close_gaps(MAX_INTERVALS);
+    /// At most this many intervals. If there are more, the smallest gaps between them are closed.
+    pub(crate) fn finish(mut self, most: usize) -> Self {
+        if self.all.len() > most {
+            self.close_gaps(most);
         }
         self
     }

@@ -148,12 +148,13 @@ impl ReachBuilder {
         Ok(())
     }
 
-    /// The reach of all windows over a build side of this schema.
+    /// The reach of all windows over a build side of this schema, in at most so many intervals.
     ///
     /// # Errors
     /// If an equality key can't be compared with its values.
-    fn finish(self, build: &Schema) -> Result<Reach> {
-        Reach::try_new(&self.spec, self.intervals.finish(), self.values, build)
+    fn finish(self, build: &Schema, most_intervals: usize) -> Result<Reach> {
+        let intervals = self.intervals.finish(most_intervals);
+        Reach::try_new(&self.spec, intervals, self.values, build)
     }
 }
 
@@ -239,8 +240,8 @@ impl Reach {
         Self::try_new(spec, intervals, values, build)
     }
 
-    /// Of the windows of all of these batches of the probe side, over a build side of this schema. `check` is called
-    /// between batches.
+    /// Of the windows of all of these batches of the probe side, over a build side of this schema, in at most so many
+    /// intervals. `check` is called between batches.
     ///
     /// # Errors
     /// Those of the bounds and equality keys, which the join need not meet, and of `check`.
@@ -248,6 +249,7 @@ impl Reach {
         spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
         build: &Schema,
         batches: &[RecordBatch],
+        most_intervals: usize,
         check: impl Fn() -> Result<()>,
     ) -> Result<Self> {
         let mut builder = ReachBuilder::try_new(spec, build)?;
@@ -255,7 +257,7 @@ impl Reach {
             check()?;
             builder.add(batch)?;
         }
-        builder.finish(build)
+        builder.finish(build, most_intervals)
     }
 
     /// Of one window, which all others are in, over a build side of this schema.
