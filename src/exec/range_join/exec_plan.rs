@@ -36,9 +36,10 @@ use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::mode::JoinMode;
+use crate::exec::range_join::probe::build_input::BuildInput;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
-use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
+use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::probe_input::ProbeInput;
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
@@ -327,11 +328,11 @@ impl ExecutionPlan for RangeJoinExec {
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
             row_join: self.row_join.clone(),
-            ahead,
         };
         let build = match self.mode {
             JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {
                 input,
+                ahead,
                 run,
                 probe_partitions: partitions,
             },

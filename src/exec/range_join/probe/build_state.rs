@@ -8,7 +8,7 @@
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
 //!
-//! One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
+//! Of one that is larger than memory slices may be collected (`slices`), each by itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,6 @@ use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::segments::SegmentedSide;
-use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::run::BuildRuns;
@@ -43,8 +42,6 @@ pub(crate) enum BuildState {
     OnDevices(Arc<DeviceJoins>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
     Spilled(Arc<SpilledSide>),
-    /// In files, of which a slice is collected for some probe rows, then another for the next.
-    Sliced(Arc<SlicedBuild>),
 }
 
 /// A build side, and the rows that are not in it because their range key has failed.
@@ -195,7 +192,7 @@ impl BuildState {
             Self::Sorted(side) => side.is_empty(),
             Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
             Self::OnDevices(join) => join.rows() == 0,
-            Self::Deferred(..) | Self::Spilled(_) | Self::Sliced(_) => false,
+            Self::Deferred(..) | Self::Spilled(_) => false,
         }
     }
 }

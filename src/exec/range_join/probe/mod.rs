@@ -3,6 +3,7 @@
 //! public methods and never changes it.
 
 pub(crate) mod bounds;
+pub(crate) mod build_input;
 pub(crate) mod build_state;
 pub(crate) mod candidate_pairs;
 pub(crate) mod candidates;

@@ -1,53 +1,34 @@
 //! The build side of one partition of the probe side, before it is read.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlanProperties;
 use futures::{FutureExt, StreamExt};
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
 use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{KeptSegment, Segment};
 use crate::exec::range_join::devices::JoinDevices;
-use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
-use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
+use crate::exec::range_join::engine_choice::KeptOn;
+use crate::exec::range_join::probe::build_input::BuildInput;
+use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::probe_ahead::{BuildReads, ProbeAhead};
 use crate::exec::range_join::probe::probe_input::ProbeInputs;
 use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
-use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-
-/// The input of a build side, and what building it needs.
-#[derive(Debug)]
-pub(crate) struct BuildInput {
-    pub(crate) plan: Arc<dyn ExecutionPlan>,
-    pub(crate) columns: BuildColumns,
-    pub(crate) metrics: BuildMetrics,
-    pub(crate) engine: RangeJoinEngine,
-    pub(crate) context: Arc<TaskContext>,
-    /// Whether the probe side ends.
-    pub(crate) is_probe_bounded: bool,
-    /// What is made of single pairs, if anything.
-    pub(crate) row_join: Option<Arc<RowJoin>>,
-    /// The probe side, if it is read ahead to learn what its windows reach.
-    pub(crate) ahead: Option<ProbeAhead>,
-}
 
 /// What the partitions of one run of a join share.
 #[derive(Debug, Default)]
 pub(crate) struct JoinRun {
-    build: SharedWork<PreparedBuild>,
+    build: SharedWork<Prepared>,
     pub(crate) inputs: Arc<ProbeInputs>,
 }
 
@@ -57,6 +38,8 @@ pub(crate) enum ProbeBuild {
     /// That of all partitions.
     Shared {
         input: BuildInput,
+        /// The probe side, if it is read ahead to learn what its windows reach.
+        ahead: Option<ProbeAhead>,
         run: Arc<JoinRun>,
         probe_partitions: usize,
     },
@@ -66,6 +49,20 @@ pub(crate) enum ProbeBuild {
         partition: usize,
         partitions: usize,
     },
+}
+
+/// A build side that probe rows can be joined with.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    Whole(PreparedBuild),
+    /// It is read slice by slice.
+    Sliced(Arc<SlicedBuild>),
+}
+
+impl From<BuildState> for Prepared {
+    fn from(state: BuildState) -> Self {
+        Self::Whole(state.into())
+    }
 }
 
 /// What is kept of a build side.
@@ -97,12 +94,12 @@ impl OnDevices<'_> {
 }
 
 impl BuildInput {
-    fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
-        self.plan.execute(partition, Arc::clone(&self.context))
-    }
-
     /// Finds the build side of all partitions of the input, or reads and builds it.
-    async fn find_or_prepare(mut self, probe_partitions: usize) -> Result<PreparedBuild> {
+    async fn find_or_prepare(
+        mut self,
+        ahead: Option<ProbeAhead>,
+        probe_partitions: usize,
+    ) -> Result<Prepared> {
         let row_join = self.row_join.as_ref();
         let threshold = row_join.and_then(|join| join.threshold());
         let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
@@ -119,7 +116,7 @@ impl BuildInput {
                 Err(error) => return Err(error),
             };
         }
-        let reads = match (&self.ahead, &kept) {
+        let reads = match (ahead, &kept) {
             (Some(ahead), None) => {
                 let read = self.columns.schema(&self.plan.schema())?;
                 ahead
@@ -132,13 +129,14 @@ impl BuildInput {
             BuildReads::Reached(pruned) => pruned,
             BuildReads::Slices(slicing) => {
                 let slices = SlicedBuild::new(self, keeper, slicing, probe_partitions);
-                return Ok(BuildState::Sliced(Arc::new(slices)).into());
+                return Ok(Prepared::Sliced(Arc::new(slices)));
             }
             BuildReads::All => {
                 let partitions = 0..self.plan.output_partitioning().partition_count();
-                return self
+                let prepared = self
                     .prepare(&self.plan, partitions, probe_partitions, 1, keeper, kept)
-                    .await;
+                    .await?;
+                return Ok(Prepared::Whole(prepared));
             }
         };
         let partitions = 0..pruned.plan.output_partitioning().partition_count();
@@ -148,7 +146,7 @@ impl BuildInput {
         if let Some(keeper) = &keeper {
             keeper.add_read(pruned.counts.scanned.value());
         }
-        Ok(prepared)
+        Ok(Prepared::Whole(prepared))
     }
 
     /// Finds what is kept of the build side where it is to be joined.
@@ -293,48 +291,9 @@ impl BuildInput {
         Ok(loaded.map(Found::Rows))
     }
 
-    /// What builds a build side of these columns, one of `builds` that share threads and memory.
-    pub(super) fn builder(&self, columns: BuildColumns, builds: usize) -> Result<BuildSideBuilder> {
-        BuildSideBuilder::try_new(
-            columns,
-            &self.plan.schema(),
-            self.metrics.clone(),
-            &self.context,
-            self.engine.clone(),
-            self.is_probe_bounded,
-            builds,
-        )
-    }
-
     async fn select_devices(&self, rows: usize, kept_on: KeptOn) -> Result<Option<JoinDevices>> {
         let options = RmqOptions::of(self.context.session_config().options());
         self.engine.select_devices(rows, kept_on, &options).await
-    }
-
-    /// Reads and builds these partitions of `plan`, the input or a part of it, for this many partitions of the probe
-    /// side, one of `builds` build sides.
-    pub(super) async fn prepare(
-        &self,
-        plan: &Arc<dyn ExecutionPlan>,
-        partitions: Range<usize>,
-        probe_partitions: usize,
-        builds: usize,
-        keeper: Option<Arc<BuildSideKeeper>>,
-        kept: Option<Arc<Segment>>,
-    ) -> Result<PreparedBuild> {
-        let shape = ProbeShape {
-            partitions: probe_partitions,
-            is_bounded: self.is_probe_bounded,
-        };
-        let builder = self.builder(self.columns.clone(), builds)?;
-        let mut partitions = partitions;
-        let inputs = || {
-            partitions.try_fold(vec![], |mut inputs, partition| {
-                inputs.push(plan.execute(partition, Arc::clone(&self.context))?);
-                Ok(inputs)
-            })
-        };
-        BuildState::collect(builder.with_keeper(keeper, kept), inputs, shape).await
     }
 }
 
@@ -350,14 +309,15 @@ impl ProbeBuild {
     }
 
     /// Reads the build side, or awaits that a partition that shares it has read it.
-    pub(crate) async fn prepare(self) -> Result<Arc<PreparedBuild>> {
+    pub(crate) async fn prepare(self) -> Result<Arc<Prepared>> {
         match self {
             Self::Shared {
                 input,
+                ahead,
                 run,
                 probe_partitions,
             } => {
-                let prepare = || input.find_or_prepare(probe_partitions);
+                let prepare = || input.find_or_prepare(ahead, probe_partitions);
                 run.build.get(prepare).await
             }
             Self::Partition {
@@ -368,7 +328,7 @@ impl ProbeBuild {
                 let read = partition..partition + 1;
                 let built = input.prepare(&input.plan, read, 1, partitions, None, None);
                 let built = built.await;
-                built.map(Arc::new)
+                Ok(Arc::new(Prepared::Whole(built?)))
             }
         }
     }

@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
@@ -16,7 +16,7 @@ use crate::exec::range_join::probe::compare_or_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::probe_build::ProbeBuild;
+use crate::exec::range_join::probe::probe_build::{Prepared, ProbeBuild};
 use crate::exec::range_join::probe::probe_input::{BatchStream, ProbeInput, next_with_rows};
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::segments::SegmentedSide;
@@ -74,15 +74,23 @@ async fn start(
     }
     let prepared = build.prepare().await?;
     let input = input.take().await?;
-    if let BuildState::Sliced(slices) = &*prepared.state {
-        return Ok(join_slices(partition, Arc::clone(slices), input));
+    match &*prepared {
+        Prepared::Whole(prepared) => {
+            let (read, rest) = input.into_parts();
+            join_prepared(partition, prepared, read, rest).await
+        }
+        Prepared::Sliced(slices) => {
+            let slices = Arc::clone(slices);
+            let joined = join_slices(partition, slices, input, |partition, slice, read, rest| {
+                async move { join_prepared(partition, &slice, read, rest).await }.boxed()
+            });
+            Ok(joined)
+        }
     }
-    let (read, rest) = input.into_parts();
-    join_prepared(partition, &prepared, read, rest).await
 }
 
-/// Joins the rows that have been read of a partition, and the rest, with a build side that is not sliced.
-pub(super) async fn join_prepared(
+/// Joins the rows that have been read of a partition, and the rest, with a build side or a slice of it.
+async fn join_prepared(
     partition: Arc<ProbePartition>,
     prepared: &PreparedBuild,
     mut read: Vec<RecordBatch>,

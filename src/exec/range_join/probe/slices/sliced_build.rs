@@ -12,13 +12,13 @@ use crate::exec::common::once_per_run::{SharedWork, lock};
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::ReachCounts;
+use crate::exec::range_join::probe::build_input::BuildInput;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild, ProbeShape};
-use crate::exec::range_join::probe::probe_build::BuildInput;
 use crate::exec::range_join::probe::slices::slicing::Slicing;
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::window_reach::Reach;
 
-/// How often it is checked that files have not changed, besides at the end: there may be many of both, slices and files.
+/// How often it is checked that files have not changed, besides at the end: there may be many slices and files.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A build side that is read in slices.
@@ -46,11 +46,7 @@ impl SlicedBuild {
     ) -> Self {
         Self {
             counts: input.metrics.reach_counts(),
-            // The probe rows that were read ahead belong to their partitions.
-            input: BuildInput {
-                ahead: None,
-                ..input
-            },
+            input,
             keeper,
             slicing,
             partitions,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::array_bytes::arrays_bytes;
@@ -13,14 +14,22 @@ use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_input::{BatchStream, TakenInput, next_with_rows};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
-use crate::exec::range_join::probe::stream::join_prepared;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 
-/// Joins a partition of the probe side.
+/// Joins rows that have been read, and the rest, with a build side.
+type Join = fn(
+    Arc<ProbePartition>,
+    Arc<PreparedBuild>,
+    Vec<RecordBatch>,
+    BatchStream,
+) -> BoxFuture<'static, Result<BatchStream>>;
+
+/// Joins a partition of the probe side: `join` does so with a slice.
 pub(crate) fn join_slices(
     partition: Arc<ProbePartition>,
     build: Arc<SlicedBuild>,
     input: TakenInput,
+    join: Join,
 ) -> BatchStream {
     let memory = input
         .memory
@@ -44,13 +53,13 @@ pub(crate) fn join_slices(
                 }
                 Next::Slice(chunk, slice) => {
                     let rest = stream::empty().boxed();
-                    let joined = join_prepared(partition, &slice, chunk, rest).await?;
+                    let joined = join(partition, Arc::new(slice), chunk, rest).await?;
                     Some((joined, Some(rows)))
                 }
                 Next::Rest => {
                     let whole = build.whole().await?;
                     let (batches, rest) = rows.into_rest().into_parts();
-                    let joined = join_prepared(partition, &whole, batches, rest).await?;
+                    let joined = join(partition, whole, batches, rest).await?;
                     Some((joined, None))
                 }
             };
