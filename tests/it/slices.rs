@@ -301,7 +301,7 @@ async fn dealt(at_once: usize) -> Done {
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_read_about_twice_the_table_at_most() {
     let mut keys: Vec<_> = ascending(3_000);
-    let rest = shuffled(keys.split_off(600));
+    let rest = shuffled(keys.split_off(1_200));
     keys.extend(rest);
     let files = Files::new(&build_rows(ROWS, |i| Some(i * 10)), &probe_rows(&keys));
     let config = config().with_target_partitions(1).with_batch_size(500);
@@ -409,7 +409,7 @@ async fn the_order_of_probe_rows_stays() {
         "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.a - 100 AND q.a) AS m FROM q";
     for spills in [false, true] {
         if spills {
-            let rest = shuffled(keys.split_off(600));
+            let rest = shuffled(keys.split_off(1_200));
             keys.extend(rest);
         }
         let files = Files::new(&p, &probe_rows(&keys));
