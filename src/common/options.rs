@@ -60,6 +60,10 @@ pub struct RmqOptions {
     /// Then joins of the mode `Auto` state what a task needs.
     #[doc(hidden)]
     pub is_divided: bool,
+    /// Whether a plan that another process has sent is a task, all of whose partitions are executed here. It is no
+    /// option of SQL: the engine sets it. Then joins read the probe rows of all partitions before they read files.
+    #[doc(hidden)]
+    pub runs_whole_tasks: bool,
     /// What the session keeps.
     follower: Follower,
 }
@@ -99,6 +103,7 @@ impl Default for RmqOptions {
             pruning_memory: ByteSize(64 << 20),
             index_schema: "rmq".to_string(),
             is_divided: false,
+            runs_whole_tasks: false,
             follower: Follower::default(),
         }
     }

@@ -24,6 +24,7 @@ use datafusion_rmq::parts::OrderedRowsExec;
 use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
 use datafusion_rmq_proto::{RmqCodec, check_all_windows};
 
+use crate::slices::ReadSlices;
 use crate::{SentExec, physical_codec};
 
 /// Registers datafusion-rmq with a session that is being built, and sends the plans of its queries over files to the
@@ -46,6 +47,10 @@ pub fn client(
     }
     let config = config.upgrade_for_ballista().with_option_extension(options);
     let mut builder = builder.with_config(config);
+    // `with_rmq_sharing` has set one.
+    if let Some(optimizer) = builder.physical_optimizers() {
+        ReadSlices.add_to(&mut optimizer.rules);
+    }
     // `with_rmq_sharing` has set one.
     let planner = std::mem::take(builder.query_planner());
     match planner {

@@ -219,8 +219,10 @@ impl RangeJoinExec {
             }
             _ => BuildOrigin::Built,
         };
+        // A build side that is sent to several tasks is read by others.
+        let is_read = !RmqOptions::of(config).is_divided || has_all_rows(&self.build);
         let origin = match origin {
-            BuildOrigin::Built if self.reads_less(config)? => BuildOrigin::Pruned,
+            BuildOrigin::Built if is_read && self.reads_less(config)? => BuildOrigin::Pruned,
             other => other,
         };
         Ok(Self {
@@ -230,7 +232,7 @@ impl RangeJoinExec {
     }
 
     /// Whether the probe side is read ahead, so that a scan reads only what its windows reach of the build side. Not if
-    /// another process has sent the plan: its partitions may be executed one by one.
+    /// another process has sent the plan, unless it is a whole task: another one may read the other partitions.
     ///
     /// # Errors
     /// Those of the operators.
@@ -245,7 +247,7 @@ impl RangeJoinExec {
             && options.pruning_memory.0 > 0
             && is_shared
             && !marks_rows
-            && !self.run.is_one_run()
+            && (options.runs_whole_tasks || !self.run.is_one_run())
             && !self.probe.boundedness().is_unbounded()
             // Keys beyond the bound of a difference that wraps around may be in its range.
             && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())
@@ -261,7 +263,7 @@ impl RangeJoinExec {
     }
 
     /// Whether a run that finds no kept rows may read less than all.
-    fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
+    pub(super) fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
         let choice = RmqOptions::of(config).pruning;
         Ok(self.reads_ahead(config)? && is_worthwhile(choice, &self.build))
     }

@@ -83,6 +83,7 @@ async fn options_are_those_of_executors() {
         // Without a device `auto` is the CPU.
         assert_eq!(lines(&ctx, QUERY).await.expect(QUERY), expected);
         options.engine = engine;
+        options.runs_whole_tasks = true;
         let tasks = executor.tasks.lock().expect("no panic");
         let tasks = &tasks[before..];
         let are_own = !tasks.is_empty() && tasks.iter().all(|task| *task == options);
