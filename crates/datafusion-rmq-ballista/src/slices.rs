@@ -1,4 +1,4 @@
-//! Has tasks read what their windows reach of searched sides in files, where that is less than all of them.
+//! Has tasks read what their windows reach of searched sides in files, where that is little of them.
 //!
 //! Otherwise the rows are written by one stage and each task reads all of them from the executors that have them.
 
@@ -10,9 +10,6 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion_rmq::physical_plan::RangeJoinExec;
-
-/// Slices that are larger are not read by each task.
-const MAX_SHARE: f64 = 0.5;
 
 #[derive(Debug)]
 pub(crate) struct ReadSlices;
@@ -50,11 +47,9 @@ impl PhysicalOptimizerRule for ReadSlices {
             };
             // How many partitions a task has is for the scheduler to say: one at least.
             let tasks = join.probe().output_partitioning().partition_count();
-            let slice = join.slice_of_task(tasks, config)?;
-            Ok(if slice.is_some_and(|part| part <= MAX_SHARE) {
-                Transformed::yes(Arc::new(join.in_slices(config)?))
-            } else {
-                Transformed::no(plan)
+            Ok(match join.slice_of_task(tasks, config)? {
+                Some(_) => Transformed::yes(Arc::new(join.in_slices(config)?)),
+                None => Transformed::no(plan),
             })
         })?;
         Ok(plan.data)

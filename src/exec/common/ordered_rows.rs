@@ -107,7 +107,8 @@ impl OrderedRowsExec {
     }
 }
 
-/// Whether each task that executes a plan gets all of its rows in the same order.
+/// Whether each task that executes a plan gets all of its rows, in the same order unless it [reads a
+/// slice](OrderedRowsExec::is_sliced).
 #[must_use]
 pub fn has_all_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {

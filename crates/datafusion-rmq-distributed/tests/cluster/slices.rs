@@ -1,11 +1,12 @@
 //! Tasks that read what their windows reach of the searched side, and no more.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type};
+use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
@@ -23,10 +24,18 @@ use tempfile::TempDir;
 
 use crate::answers::most_tasks_of_joins;
 use crate::sliced_tables::{QUERIES, WHOLE, register, tables, with_tables, write};
-use crate::support::{CLUSTER, Started, Workers, distributed_with, lines, local, run};
+use crate::support::{CLUSTER, Started, Workers, distributed_with, lines, local, run, start};
+
+/// Workers that keep nothing: kept rows go first.
+static FORGETFUL: LazyLock<Workers> = LazyLock::new(|| {
+    let mut options = RmqOptions::default();
+    options.keep_indexes = false;
+    let workers = (0..3).map(|_| start(worker(&RmqCodec::default(), &options)));
+    Workers::new(workers.collect())
+});
 
 async fn session(folder: &TempDir, mode: JoinModeChoice, limit: usize) -> SessionContext {
-    let ctx = distributed_with(3, CLUSTER.clone(), mode, limit);
+    let ctx = distributed_with(3, FORGETFUL.clone(), mode, limit);
     with_tables(&ctx, folder).await;
     ctx
 }
@@ -53,12 +62,29 @@ fn add_scanned(plan: &Arc<dyn ExecutionPlan>, scanned: &mut Vec<usize>) {
     }
 }
 
-/// Runs a query, and returns what its tasks have scanned, and its plan.
-async fn executed(ctx: &SessionContext, sql: &str) -> (Vec<usize>, Arc<dyn ExecutionPlan>) {
+/// A query that has run.
+struct Executed {
+    plan: Arc<dyn ExecutionPlan>,
+    /// What each of its tasks has scanned.
+    scanned: Vec<usize>,
+    /// Its rows, as sorted lines.
+    lines: Vec<String>,
+    text: String,
+}
+
+async fn executed(ctx: &SessionContext, sql: &str) -> Executed {
     let plan = ctx.sql(sql).await.expect(sql).create_physical_plan().await;
     let plan = plan.expect(sql);
-    collect(Arc::clone(&plan), ctx.task_ctx()).await.expect(sql);
-    (scanned(Arc::clone(&plan)).await, plan)
+    let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await;
+    let lines = pretty_format_batches(&batches.expect(sql)).expect("text");
+    let mut lines: Vec<_> = lines.to_string().lines().map(str::to_string).collect();
+    lines.sort();
+    Executed {
+        scanned: scanned(Arc::clone(&plan)).await,
+        text: display_plan_ascii(plan.as_ref(), false),
+        plan,
+        lines,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,36 +95,40 @@ async fn tasks_read_what_their_windows_reach() {
         with_tables(ctx, &folder).await;
     }
     run(&plain, "SET rmq.rewrite = false").await;
-    for (mode, limit) in [
-        (JoinModeChoice::Auto, 64 << 20),
-        (JoinModeChoice::Collected, 64 << 20),
+    let mut expected = vec![];
+    for sql in QUERIES {
+        let rows = lines(&one, sql).await.expect(sql);
+        assert!(rows.len() > 50, "{sql} has rows");
+        assert_eq!(rows, lines(&plain, sql).await.expect(sql), "{sql}");
+        expected.push(rows);
+    }
+    for (mode, limit, pruning) in [
+        (JoinModeChoice::Auto, 64 << 20, "auto"),
+        (JoinModeChoice::Auto, 64 << 20, "always"),
+        (JoinModeChoice::Auto, 64 << 20, "never"),
+        (JoinModeChoice::Collected, 64 << 20, "auto"),
         // A slice is within the limit, the whole side is not.
-        (JoinModeChoice::Auto, 800 << 10),
+        (JoinModeChoice::Auto, 800 << 10, "auto"),
     ] {
         let ctx = session(&folder, mode, limit).await;
-        for pruning in ["auto", "always", "never"] {
-            run(&ctx, &format!("SET rmq.pruning = '{pruning}'")).await;
-            for (number, sql) in QUERIES.iter().enumerate() {
-                let expected = lines(&one, sql).await.expect(sql);
-                assert!(expected.len() > 50, "{sql} has rows");
-                assert_eq!(expected, lines(&plain, sql).await.expect(sql), "{sql}");
-                let (scanned, plan) = executed(&ctx, sql).await;
-                let text = display_plan_ascii(plan.as_ref(), false);
-                let case = format!("{mode}, {limit}, {pruning}: {sql}\n{text}\n{scanned:?}");
-                assert_eq!(expected, lines(&ctx, sql).await.expect(sql), "{case}");
-                let explained = lines(&ctx, &format!("EXPLAIN {sql}")).await.expect(sql);
-                let says_pruned = explained.concat().contains("index=pruned");
-                if number >= QUERIES.len() - WHOLE || pruning == "never" {
-                    assert!(scanned.is_empty() && !says_pruned, "{case}");
-                    continue;
-                }
-                assert!(says_pruned, "{case}\n{explained:#?}");
-                assert_eq!(most_tasks_of_joins(&plan, 1), 3, "{case}");
-                assert!(!text.contains("BroadcastExec"), "{case}");
-                assert_eq!(scanned.len(), 3, "{case}");
-                let sum: usize = scanned.iter().sum();
-                assert!(!scanned.contains(&0) && sum < 12_000, "{case}");
+        run(&ctx, &format!("SET rmq.pruning = '{pruning}'")).await;
+        for (number, (sql, expected)) in QUERIES.iter().zip(&expected).enumerate() {
+            let found = executed(&ctx, sql).await;
+            let (text, scanned) = (&found.text, &found.scanned);
+            let case = format!("{mode}, {limit}, {pruning}: {sql}\n{text}\n{scanned:?}");
+            assert_eq!(*expected, found.lines, "{case}");
+            let explained = lines(&ctx, &format!("EXPLAIN {sql}")).await.expect(sql);
+            let says_pruned = explained.concat().contains("index=pruned");
+            if number >= QUERIES.len() - WHOLE || pruning == "never" {
+                assert!(scanned.is_empty() && !says_pruned, "{case}");
+                continue;
             }
+            assert!(says_pruned, "{case}\n{explained:#?}");
+            assert_eq!(most_tasks_of_joins(&found.plan, 1), 3, "{case}");
+            assert!(!text.contains("BroadcastExec"), "{case}");
+            assert_eq!(scanned.len(), 3, "{case}");
+            let sum: usize = scanned.iter().sum();
+            assert!(!scanned.contains(&0) && sum < 12_000, "{case}");
         }
     }
 }
@@ -115,18 +145,20 @@ async fn tasks_have_files_that_follow_one_another() {
         "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 4999 AND w.k) FROM w",
         "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.g = w.g AND p.k BETWEEN w.k AND w.k + 4999) FROM w",
     ] {
-        let (scanned, plan) = executed(&ctx, sql).await;
-        let text = display_plan_ascii(plan.as_ref(), false);
+        let Executed {
+            scanned,
+            lines: found,
+            text,
+            ..
+        } = executed(&ctx, sql).await;
         assert_eq!(scanned.len(), 3, "{text}");
         let most = scanned.iter().max();
         assert!(most < Some(&46_000), "{scanned:?}\n{text}");
-        let expected = lines(&one, sql).await.expect(sql);
-        assert_eq!(lines(&ctx, sql).await.expect(sql), expected, "{sql}");
+        assert_eq!(found, lines(&one, sql).await.expect(sql), "{sql}");
     }
     // Windows that reach most of the keys: what is sent once is less than what each task would read.
     let sql = "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 90000 AND w.k + 90000) FROM w";
-    let (scanned, plan) = executed(&ctx, sql).await;
-    let text = display_plan_ascii(plan.as_ref(), false);
+    let Executed { scanned, text, .. } = executed(&ctx, sql).await;
     assert!(
         text.contains("BroadcastExec") && scanned.is_empty(),
         "{text}"
@@ -136,6 +168,32 @@ async fn tasks_have_files_that_follow_one_another() {
         !explained.concat().contains("index=pruned"),
         "{explained:#?}"
     );
+}
+
+/// The probe rows of a task may come from others. A build side that is read in its order needs no plan for slices.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_an_exchange_are_read_ahead() {
+    let folder = tables().await;
+    let one = local();
+    with_tables(&one, &folder).await;
+    let ctx = session(&folder, JoinModeChoice::Collected, 64 << 20).await;
+    let sql = "SELECT b.k, b.n, (SELECT p.id FROM p WHERE p.g = b.g AND p.k BETWEEN b.k - 50 AND b.k ORDER BY p.v, p.k DESC LIMIT 1) \
+               FROM (SELECT g, k, count(*) AS n FROM q GROUP BY g, k) b";
+    let Executed {
+        scanned,
+        lines: found,
+        text,
+        ..
+    } = executed(&ctx, sql).await;
+    assert!(
+        text.contains("NetworkShuffleExec") && scanned.len() > 1,
+        "{scanned:?}\n{text}"
+    );
+    assert!(
+        scanned.iter().all(|rows| *rows < 10_000),
+        "{scanned:?}\n{text}"
+    );
+    assert_eq!(found, lines(&one, sql).await.expect(sql), "{text}");
 }
 
 /// Rows of files in their order, which tasks keep, are merged in that order.

@@ -21,7 +21,7 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
-const MAX_SHARE: f64 = 0.5;
+pub(crate) const MAX_SHARE: f64 = 0.5;
 
 /// A probe side that is read before the build side.
 #[derive(Debug)]

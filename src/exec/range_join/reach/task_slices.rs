@@ -28,13 +28,13 @@ use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::RmqOptions;
+use crate::common::options::{PruningChoice, RmqOptions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
-use crate::exec::range_join::probe::probe_ahead::extremes;
+use crate::exec::range_join::probe::probe_ahead::{MAX_SHARE, extremes};
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::intervals::{Intervals, number};
 use crate::exec::range_join::reach::window_reach::reachable_key;
@@ -49,7 +49,7 @@ struct Ordered {
 
 impl RangeJoinExec {
     /// The part of the build rows that each of `tasks` tasks reaches, about, if each reads the build side by itself;
-    /// `None` if that can't be told, or they would read all of it.
+    /// `None` if that can't be told, or it is so much that they would read all of them.
     ///
     /// # Errors
     /// Those of the operators.
@@ -63,10 +63,13 @@ impl RangeJoinExec {
         }
         let ordered = in_order_of_bounds(&self.probe, &self.spec);
         let parts = ordered.map_or(1, |ordered| ordered.parts.min(tasks));
-        let bytes = RmqOptions::of(config).pruning_memory.0;
-        let is_read_ahead = fits(&self.probe, tasks, bytes);
+        let options = RmqOptions::of(config);
+        let is_read_ahead = fits(&self.probe, tasks, options.pruning_memory.0);
         let slice = || expected_slice(&self.probe, build, &self.spec, parts);
-        Ok(is_read_ahead.then(slice).flatten())
+        let slice = is_read_ahead.then(slice).flatten();
+        let is_little =
+            |share: &f64| options.pruning == PruningChoice::Always || *share <= MAX_SHARE;
+        Ok(slice.filter(is_little))
     }
 
     /// The same collected join, each of whose tasks reads by itself what its windows reach of the build side. The files
