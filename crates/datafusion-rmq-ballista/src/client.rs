@@ -21,7 +21,7 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
 };
 use datafusion_rmq::parts::OrderedRowsExec;
-use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::{RmqCodec, check_all_windows};
 
 use crate::slices::ReadSlices;
@@ -41,7 +41,7 @@ pub fn client(
     let mut builder = builder.with_rmq_sharing(codec.indexes());
     let config = std::mem::take(builder.config()).unwrap_or_default();
     let mut options = RmqOptions::of(config.options());
-    options.is_divided = true;
+    options.role = SessionRole::DividesPlans;
     if options.join_mode == JoinModeChoice::Shared {
         options.join_mode = JoinModeChoice::Auto;
     }

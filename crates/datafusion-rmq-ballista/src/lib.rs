@@ -73,7 +73,7 @@ use datafusion::common::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
-use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
 
 use options::SentOptions;
@@ -111,8 +111,8 @@ pub fn functions(codec: &RmqCodec) -> Result<BallistaFunctionRegistry> {
 #[must_use]
 pub fn executor_config(options: &RmqOptions) -> SessionConfig {
     let mut options = options.clone();
-    // The scheduler gives a task the files and exchanges of its partitions alone, and the executor executes all of them.
-    options.runs_whole_tasks = true;
+    // The scheduler gives a task the files and exchanges of its partitions, and the executor executes all of them.
+    options.role = SessionRole::RunsTasks;
     default_config_producer().with_option_extension(options)
 }
 

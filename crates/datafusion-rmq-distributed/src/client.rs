@@ -22,7 +22,7 @@ use datafusion_distributed::{
 };
 use datafusion_rmq::parts::{OrderedRowsExec, has_all_rows};
 use datafusion_rmq::physical_plan::{JoinMode, RangeJoinExec};
-use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionRole, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
 use url::Url;
 
@@ -52,7 +52,7 @@ pub fn client(
     let resolver = Arc::new(resolver);
     let config = builder.config().get_or_insert_default();
     let mut options = RmqOptions::of(config.options());
-    options.is_divided = true;
+    options.role = SessionRole::DividesPlans;
     if options.join_mode == JoinModeChoice::Shared {
         options.join_mode = JoinModeChoice::Auto;
     }

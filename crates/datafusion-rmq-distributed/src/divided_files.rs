@@ -1,11 +1,11 @@
 //! Scans of files divided among tasks, so that each has files that follow one another, as those of time series often do
 //! by their names: then the windows of a task reach little of the searched side of a range join.
 //!
-//! `datafusion-distributed` 4.0 deals out parts of files to tasks in turn. Here each gets parts that follow one another.
-//! It divides a scan in a stated order into as many groups of files as it can without changing that order, and fails
-//! where these are no multiple of the tasks. Here a file of such a scan is not divided, and files of two groups do not
-//! get into one. Groups of files that are declared as partitions by a key stay whole, the same ones in
-//! the same task for all scans of a stage.
+//! `datafusion-distributed` 4.0 deals out parts of files to tasks in turn. Here each task gets parts that follow one
+//! another. It divides a scan in a stated order into as many groups of files as it can without changing that order, and
+//! fails where these are no multiple of the tasks. Here a file of such a scan is not divided, and files of two groups
+//! do not get into one. Groups of files that are declared as partitions by a key stay whole, the same ones in the same
+//! task for all scans of a stage.
 //!
 //! A scan of one task stays as it is. `datafusion-distributed` would put a placeholder in its place, also where the
 //! client executes it, and `RowPositionsExec` needs the scan itself.

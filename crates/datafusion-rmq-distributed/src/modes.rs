@@ -10,9 +10,9 @@
 //! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the
 //!   searched side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
 //!
-//! If the result depends on the order of its rows, each task reads the searched side from its files and keeps it for the
-//! next query, if it has read all of it. Only above the limit are both sides divided, with the position of each row, or
-//! slices chosen.
+//! If the result depends on the order of its rows, each task reads the searched side from its files, and keeps it for
+//! the next query if it has read all of it. Only above the limit are both sides divided, with the position of each row,
+//! or slices chosen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ const BYTES_OF_OTHERS: usize = 16;
 
 type Addresses = dyn Fn() -> Result<Vec<Url>> + Send + Sync;
 
-/// Partitions the joins of a plan for which that is less work, where `rmq.join_mode = 'auto'`, and has tasks read slices
-/// where that is less work.
+/// Has tasks read slices where that is less work, and partitions the joins for which that is, where
+/// `rmq.join_mode = 'auto'`.
 pub(crate) struct ChooseModes {
     workers: Box<Addresses>,
     broadcast_limit: usize,
@@ -86,7 +86,7 @@ impl ChooseModes {
             _ => 0.0,
         };
         let divided = match (build, size(join.probe())) {
-            _ if !self.may_divide(join, config)? => f64::INFINITY,
+            _ if !may_divide(join, config)? => f64::INFINITY,
             (Some(build), Some(probe)) => EXCHANGE * work(build + probe) / work(workers),
             // It is done only where nothing else can be.
             _ => f64::MAX,
@@ -101,18 +101,18 @@ impl ChooseModes {
         let divided = is_divided.then(|| join.with_mode(JoinMode::Partitioned));
         divided.transpose()
     }
+}
 
-    /// Whether both sides may be divided.
-    fn may_divide(&self, join: &RangeJoinExec, config: &ConfigOptions) -> Result<bool> {
-        if RmqOptions::of(config).join_mode != JoinModeChoice::Auto {
-            return Ok(false);
-        }
-        let reason = join.why_shared()?;
-        if let Some(reason) = &reason {
-            log::debug!("{} is not partitioned: {reason}", join.label());
-        }
-        Ok(reason.is_none())
+/// Whether both sides may be divided.
+fn may_divide(join: &RangeJoinExec, config: &ConfigOptions) -> Result<bool> {
+    if RmqOptions::of(config).join_mode != JoinModeChoice::Auto {
+        return Ok(false);
     }
+    let reason = join.why_shared()?;
+    if let Some(reason) = &reason {
+        log::debug!("{} is not partitioned: {reason}", join.label());
+    }
+    Ok(reason.is_none())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "estimates")]

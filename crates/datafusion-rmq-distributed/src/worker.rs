@@ -12,7 +12,7 @@ use datafusion_distributed::{
     DistributedExt, ExecuteTaskRequest, ProducerHead, TaskKey, Worker, WorkerQueryContext,
 };
 use datafusion_rmq::parts::named_functions;
-use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -22,7 +22,8 @@ use tonic::transport::Server;
 /// query to query.
 ///
 /// `options` are those of this machine: its devices, its threads, and the memory for indexes. The engine
-/// (`rmq.engine`) and `rmq.pruning` are those of the client's session. With `cuda` a query fails on a worker without a device.
+/// (`rmq.engine`) and `rmq.pruning` are those of the client's session. With `cuda` a query fails on a worker without a
+/// device.
 #[must_use]
 pub fn worker(codec: &RmqCodec, options: &RmqOptions) -> Worker {
     let (codec, options) = (codec.clone(), options.clone());
@@ -46,7 +47,7 @@ pub fn session(
 ) -> Result<SessionStateBuilder> {
     let mut options = options.clone();
     // A task has its own files and exchanges, and all of its partitions are executed at once.
-    options.runs_whole_tasks = true;
+    options.role = SessionRole::RunsTasks;
     for option in ["engine", "pruning"] {
         // `datafusion-distributed` 4.0 sends the whole names of options, and looks for them without their prefix.
         let value = query.headers.iter().find(|(name, _)| {

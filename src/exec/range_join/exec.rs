@@ -82,7 +82,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions};
+use crate::common::options::{PruningChoice, RmqOptions, SessionRole};
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -220,7 +220,8 @@ impl RangeJoinExec {
             _ => BuildOrigin::Built,
         };
         // A build side that is sent to several tasks is read by others.
-        let is_read = !RmqOptions::of(config).is_divided || has_all_rows(&self.build);
+        let is_divided = RmqOptions::of(config).role == SessionRole::DividesPlans;
+        let is_read = !is_divided || has_all_rows(&self.build);
         let origin = match origin {
             BuildOrigin::Built if is_read && self.reads_less(config)? => BuildOrigin::Pruned,
             other => other,
@@ -247,7 +248,7 @@ impl RangeJoinExec {
             && options.pruning_memory.0 > 0
             && is_shared
             && !marks_rows
-            && (options.runs_whole_tasks || !self.run.is_one_run())
+            && (options.role == SessionRole::RunsTasks || !self.run.is_one_run())
             && !self.probe.boundedness().is_unbounded()
             // Keys beyond the bound of a difference that wraps around may be in its range.
             && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())

@@ -8,7 +8,7 @@ use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect_partitioned};
 use datafusion::prelude::SessionContext;
-use datafusion_rmq::RmqOptions;
+use datafusion_rmq::{RmqOptions, SessionRole};
 use datafusion_rmq_proto::{RmqCodec, portable};
 use futures::TryStreamExt;
 
@@ -23,7 +23,11 @@ async fn session(codec: &RmqCodec, folder: &std::path::Path, is_whole: bool) -> 
     let mut builder = builder(codec);
     let config = builder.config().get_or_insert_default();
     let mut options = RmqOptions::of(config.options());
-    options.runs_whole_tasks = is_whole;
+    options.role = if is_whole {
+        SessionRole::RunsTasks
+    } else {
+        SessionRole::None
+    };
     config.options_mut().extensions.insert(options);
     // Else a partition reads the files of others.
     config

@@ -13,5 +13,4 @@
 pub(crate) mod intervals;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
-pub(crate) mod task_slices;
 pub(crate) mod window_reach;
