@@ -59,9 +59,10 @@ type OfTasks = Vec<Vec<FileGroup>>;
 fn whole_groups(groups: &[FileGroup], tasks: usize) -> OfTasks {
     let of_task = |task| {
         let groups = groups.iter().enumerate();
-        let groups = groups.map(|(number, group)| match number % tasks == task {
-            true => group.clone(),
-            false => FileGroup::new(vec![]),
+        let groups = groups.map(|(number, group)| {
+            let is_own = number % tasks == task;
+            let files = group.iter().filter(|_| is_own).cloned();
+            FileGroup::new(files.collect())
         });
         groups.collect()
     };
