@@ -81,7 +81,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions};
+use crate::common::options::{PruningChoice, RmqOptions, SessionRole};
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -218,8 +218,11 @@ impl RangeJoinExec {
             }
             _ => BuildOrigin::Built,
         };
+        // A build side that is sent to several tasks is read by others.
+        let is_divided = RmqOptions::of(config).role == SessionRole::DividesPlans;
+        let is_read = !is_divided || has_all_rows(&self.build);
         let origin = match origin {
-            BuildOrigin::Built if self.reads_less(config)? => BuildOrigin::Pruned,
+            BuildOrigin::Built if is_read && self.reads_less(config)? => BuildOrigin::Pruned,
             other => other,
         };
         Ok(Self {
@@ -229,7 +232,8 @@ impl RangeJoinExec {
     }
 
     /// Whether the probe side may be read ahead, so that of the build side only what its windows reach is read or
-    /// sorted. Not if another process has sent the plan: its partitions may be executed one by one.
+    /// sorted. Not if another process has sent the plan, unless it is a whole task: another one may read the other
+    /// partitions.
     ///
     /// # Errors
     /// Those of the operators.
@@ -244,7 +248,7 @@ impl RangeJoinExec {
             && options.pruning_memory.0 > 0
             && is_shared
             && !marks_rows
-            && !self.run.is_one_run()
+            && (options.role == SessionRole::RunsTasks || !self.run.is_one_run())
             && !self.probe.boundedness().is_unbounded()
             && has_reach(&self.spec)
             // Prevailing rows are in no window, and are only sought in files.
@@ -272,7 +276,7 @@ impl RangeJoinExec {
     }
 
     /// Whether a run that finds no kept rows may read less than all.
-    fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
+    pub(super) fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
         let choice = RmqOptions::of(config).pruning;
         let reads_ahead = self.reads_ahead(config)? && self.prunes_scan(config)?;
         Ok(reads_ahead && is_worthwhile(choice, &self.build))

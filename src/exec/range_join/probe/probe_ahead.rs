@@ -38,7 +38,7 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
-const MAX_SHARE: f64 = 0.5;
+pub(crate) const MAX_SHARE: f64 = 0.5;
 
 /// The part of the free memory that rows which are read ahead may take.
 const MEMORY_PART: usize = 8;

@@ -68,7 +68,10 @@ impl BuildExtent {
 }
 
 /// The least and the greatest key, which is a column or an integer column as a wider one.
-fn extremes(statistics: &Statistics, key: &PhysicalExprRef) -> Option<(ScalarValue, ScalarValue)> {
+pub(crate) fn extremes(
+    statistics: &Statistics,
+    key: &PhysicalExprRef,
+) -> Option<(ScalarValue, ScalarValue)> {
     let key = match key.downcast_ref::<CastExpr>() {
         Some(cast) => cast.expr(),
         None => key,
