@@ -84,6 +84,7 @@ mod table_functions;
 
 pub use common::options::{
     ByteSize, DeviceList, EngineChoice, JoinModeChoice, PruningChoice, RangeJoinChoice, RmqOptions,
+    SessionRole,
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};

@@ -56,12 +56,26 @@ pub struct RmqOptions {
     pub pruning_memory: ByteSize,
     /// The schema of the default catalog whose tables are the indexes that CREATE INDEX has named.
     pub index_schema: String,
-    /// Whether an engine for several machines divides the session's plans. It is no option of SQL: the engine sets it.
-    /// Then joins of the mode `Auto` state what a task needs.
+    /// What the session does for an engine for several machines. It is no option of SQL: the engine sets it.
     #[doc(hidden)]
-    pub is_divided: bool,
+    pub role: SessionRole,
     /// What the session keeps.
     follower: Follower,
+}
+
+/// What a session does for an engine for several machines.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SessionRole {
+    /// Nothing that joins have to know. A plan that another process has sent may be executed in part, and its other
+    /// partitions elsewhere.
+    #[default]
+    None,
+    /// The engine divides the session's plans into tasks: joins of the mode `Auto` state what a task needs.
+    DividesPlans,
+    /// A plan that another process has sent is a task, all of whose partitions are executed here: joins may read the
+    /// probe rows of all partitions before they read files.
+    RunsTasks,
 }
 
 /// What the options bound, and which gives way when one is set lower.
@@ -98,7 +112,7 @@ impl Default for RmqOptions {
             pruning: PruningChoice::Auto,
             pruning_memory: ByteSize(64 << 20),
             index_schema: "rmq".to_string(),
-            is_divided: false,
+            role: SessionRole::default(),
             follower: Follower::default(),
         }
     }

@@ -22,12 +22,12 @@ use datafusion_distributed::{
 };
 use datafusion_rmq::parts::{OrderedRowsExec, has_all_rows};
 use datafusion_rmq::physical_plan::{JoinMode, RangeJoinExec};
-use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt as _};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionRole, SessionStateBuilderExt as _};
 use datafusion_rmq_proto::{CarriedExec, RmqCodec, portable};
 use url::Url;
 
+use crate::divided_files::DivideFiles;
 use crate::modes::{ChooseModes, size};
-use crate::sorted_files::DivideSortedFiles;
 
 /// Registers datafusion-rmq and datafusion-distributed with a session that is being built, in the order that they need:
 /// queries are planned with range joins and range lookups, and divided among the workers at the addresses of
@@ -38,9 +38,9 @@ use crate::sorted_files::DivideSortedFiles;
 /// not. `codec` writes the plans; workers have one of the same release.
 ///
 /// In the mode `auto` (`rmq.join_mode`) the query planner chooses for each range join what is less work by the bytes of
-/// both sides and the number of workers: to send the searched side to all tasks, or to divide both sides by hashes of
-/// the equality keys. A searched side of more than `broadcast_limit` bytes by statistics is not sent: a join that can't
-/// be divided has one task then.
+/// both sides and the number of workers: to send the searched side to all tasks, to let each read its slice from the
+/// files, or to divide both sides by hashes of the equality keys. A searched side, or a slice, of more than
+/// `broadcast_limit` bytes by statistics is not for each task: a join that can't be divided has one task then.
 #[must_use]
 pub fn client(
     builder: SessionStateBuilder,
@@ -52,7 +52,7 @@ pub fn client(
     let resolver = Arc::new(resolver);
     let config = builder.config().get_or_insert_default();
     let mut options = RmqOptions::of(config.options());
-    options.is_divided = true;
+    options.role = SessionRole::DividesPlans;
     if options.join_mode == JoinModeChoice::Shared {
         options.join_mode = JoinModeChoice::Auto;
     }
@@ -74,7 +74,7 @@ pub fn client(
         .with_distributed_worker_resolver(Shared(resolver))
         .with_distributed_user_codec(codec.clone())
         .with_distributed_desired_task_count_handler(TaskCounts { broadcast_limit })
-        .with_distributed_scale_up_leaf_node_handler(DivideSortedFiles)
+        .with_distributed_scale_up_leaf_node_handler(DivideFiles)
         .with_distributed_planner();
     let planner = std::mem::take(builder.query_planner());
     match planner {
@@ -177,6 +177,9 @@ impl ForWorkers {
             return Ok(false);
         }
         let in_order = join.build().downcast_ref::<OrderedRowsExec>();
+        if in_order.is_some_and(OrderedRowsExec::is_sliced) {
+            return Ok(false);
+        }
         let build = in_order.map_or(join.build(), OrderedRowsExec::hidden);
         let Some(bytes) = size(build).filter(|bytes| *bytes > self.broadcast_limit) else {
             return Ok(in_order.is_none());
@@ -242,7 +245,8 @@ impl DesiredTaskCountHandler for TaskCounts {
         event: DesiredTaskCountEvent<'_>,
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
         if let Some(rows) = event.plan.downcast_ref::<OrderedRowsExec>() {
-            let is_large = size(rows.hidden()).is_some_and(|bytes| bytes > self.broadcast_limit);
+            let bytes = size(rows.hidden()).filter(|_| !rows.is_sliced());
+            let is_large = bytes.is_some_and(|bytes| bytes > self.broadcast_limit);
             let counts = is_repeatable(rows.hidden()).map(|is_repeatable| {
                 if is_large || !is_repeatable {
                     DesiredTaskCountEventResponse::maximum(1)

@@ -11,8 +11,8 @@
 )]
 
 mod client;
+mod divided_files;
 mod modes;
-mod sorted_files;
 mod worker;
 
 pub use client::client;

@@ -1,14 +1,18 @@
-//! Which range joins are divided by hashes of their equality keys, and which send the whole searched side to each task.
+//! Which range joins are divided by hashes of their equality keys, which send the whole searched side to each task, and
+//! in which each task reads its slice of it.
 //!
 //! With `w` workers, `b` bytes of the searched side and `p` of the other, in units of work for a byte that a worker
 //! receives and sorts:
 //!
+//! - Each task reads the files of the searched side as far as its windows reach: `s * b`, where `s` is the part of its
+//!   rows that the windows of `1 / w` of the other side reach. Nothing is sent.
 //! - The whole searched side is sent to each task: `b` for each worker, however many there are.
 //! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the
 //!   searched side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
 //!
-//! If the result depends on the order of its rows, each task reads the whole searched side from its files and keeps it
-//! for the next query. Only above the limit are both sides divided, with the position of each row.
+//! If the result depends on the order of its rows, each task reads the searched side from its files, and keeps it for
+//! the next query if it has read all of it. Only above the limit are both sides divided, with the position of each row,
+//! or slices chosen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +37,8 @@ const BYTES_OF_OTHERS: usize = 16;
 
 type Addresses = dyn Fn() -> Result<Vec<Url>> + Send + Sync;
 
-/// Partitions the joins of a plan for which that is less work, where `rmq.join_mode = 'auto'`.
+/// Has tasks read slices where that is less work, and partitions the joins for which that is, where
+/// `rmq.join_mode = 'auto'`.
 pub(crate) struct ChooseModes {
     workers: Box<Addresses>,
     broadcast_limit: usize,
@@ -61,28 +66,58 @@ impl ChooseModes {
         }
     }
 
-    fn is_partitioned(&self, join: &RangeJoinExec, workers: usize) -> Result<bool> {
+    /// The join in the way that is least work; `None` if it stays as it is, with its whole searched side in each task.
+    fn chosen(
+        &self,
+        join: &RangeJoinExec,
+        workers: usize,
+        config: &ConfigOptions,
+    ) -> Result<Option<RangeJoinExec>> {
         if join.mode() != JoinMode::Collected {
-            return Ok(false);
+            return Ok(None);
         }
-        if let Some(reason) = join.why_shared()? {
-            log::debug!("{} is not partitioned: {reason}", join.label());
-            return Ok(false);
-        }
-        if join.needs_one_task() {
-            return Ok(true);
-        }
-        // What each task reads of files in their order is kept there for the next query, up to the limit.
-        if let Some(rows) = join.build().downcast_ref::<OrderedRowsExec>() {
-            return Ok(size(rows.hidden()).is_some_and(|bytes| bytes > self.broadcast_limit));
-        }
-        let (Some(build), Some(probe)) = (size(join.build()), size(join.probe())) else {
-            return Ok(false);
+        let in_order = join.build().downcast_ref::<OrderedRowsExec>();
+        let build = size(in_order.map_or(join.build(), OrderedRowsExec::hidden));
+        let is_sent = !join.needs_one_task() && build.is_none_or(|b| b <= self.broadcast_limit);
+        let sent = match build {
+            _ if !is_sent => f64::INFINITY,
+            // What each task reads of files in their order is kept there for the next query.
+            Some(bytes) if in_order.is_none() => work(bytes),
+            _ => 0.0,
         };
-        #[expect(clippy::cast_precision_loss, reason = "estimates")]
-        let [build_work, both_work] = [build as f64 * workers as f64, (build + probe) as f64];
-        Ok(build > self.broadcast_limit || build_work > EXCHANGE * both_work)
+        let divided = match (build, size(join.probe())) {
+            _ if !may_divide(join, config)? => f64::INFINITY,
+            (Some(build), Some(probe)) => EXCHANGE * work(build + probe) / work(workers),
+            // It is done only where nothing else can be.
+            _ => f64::MAX,
+        };
+        let slice = join.slice_of_task(workers, config)?.zip(build);
+        let slice = slice.map(|(part, bytes)| part * work(bytes));
+        let slice = slice.filter(|bytes| *bytes <= work(self.broadcast_limit));
+        if slice.is_some_and(|slice| slice < sent && slice <= divided) {
+            return join.in_slices(config).map(Some);
+        }
+        let is_divided = divided < sent;
+        let divided = is_divided.then(|| join.with_mode(JoinMode::Partitioned));
+        divided.transpose()
     }
+}
+
+/// Whether both sides may be divided.
+fn may_divide(join: &RangeJoinExec, config: &ConfigOptions) -> Result<bool> {
+    if RmqOptions::of(config).join_mode != JoinModeChoice::Auto {
+        return Ok(false);
+    }
+    let reason = join.why_shared()?;
+    if let Some(reason) = &reason {
+        log::debug!("{} is not partitioned: {reason}", join.label());
+    }
+    Ok(reason.is_none())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "estimates")]
+fn work(bytes: usize) -> f64 {
+    bytes as f64
 }
 
 impl fmt::Debug for ChooseModes {
@@ -107,16 +142,17 @@ impl PhysicalOptimizerRule for ChooseModes {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         // Where a task has one partition, no exchange divides a plan.
         let is_divided = config.execution.target_partitions > 1;
-        if RmqOptions::of(config).join_mode != JoinModeChoice::Auto || !is_divided {
+        if !is_divided {
             return Ok(plan);
         }
-        let workers = (self.workers)()?.len();
-        let plan = plan.transform_up(|plan| match plan.downcast_ref::<RangeJoinExec>() {
-            Some(join) if self.is_partitioned(join, workers)? => {
-                let partitioned = join.with_mode(JoinMode::Partitioned)?;
-                Ok(Transformed::yes(Arc::new(partitioned)))
-            }
-            _ => Ok(Transformed::no(plan)),
+        let workers = (self.workers)()?.len().max(1);
+        let plan = plan.transform_up(|plan| {
+            let join = plan.downcast_ref::<RangeJoinExec>();
+            let chosen = join.map(|join| self.chosen(join, workers, config));
+            Ok(match chosen.transpose()?.flatten() {
+                Some(chosen) => Transformed::yes(Arc::new(chosen)),
+                None => Transformed::no(plan),
+            })
         })?;
         Ok(plan.data)
     }

@@ -12,7 +12,7 @@ use datafusion_distributed::{
     DistributedExt, ExecuteTaskRequest, ProducerHead, TaskKey, Worker, WorkerQueryContext,
 };
 use datafusion_rmq::parts::named_functions;
-use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -22,7 +22,8 @@ use tonic::transport::Server;
 /// query to query.
 ///
 /// `options` are those of this machine: its devices, its threads, and the memory for indexes. The engine
-/// (`rmq.engine`) is that of the client's session. With `cuda` a query fails on a worker without a device.
+/// (`rmq.engine`) and `rmq.pruning` are those of the client's session. With `cuda` a query fails on a worker without a
+/// device.
 #[must_use]
 pub fn worker(codec: &RmqCodec, options: &RmqOptions) -> Worker {
     let (codec, options) = (codec.clone(), options.clone());
@@ -45,15 +46,19 @@ pub fn session(
     options: &RmqOptions,
 ) -> Result<SessionStateBuilder> {
     let mut options = options.clone();
-    // `datafusion-distributed` 4.0 sends the whole names of options, and looks for them without their prefix.
-    let engine = query.headers.iter().find(|(name, _)| {
-        let option = name.as_str().strip_prefix(OPTION_PREFIX);
-        option.is_some_and(|option| option.ends_with("rmq.engine"))
-    });
-    if let Some((_, engine)) = engine {
-        let engine = engine.to_str();
-        let engine = engine.map_err(|error| DataFusionError::External(error.into()))?;
-        options.set("engine", engine)?;
+    // A task has its own files and exchanges, and all of its partitions are executed at once.
+    options.role = SessionRole::RunsTasks;
+    for option in ["engine", "pruning"] {
+        // `datafusion-distributed` 4.0 sends the whole names of options, and looks for them without their prefix.
+        let value = query.headers.iter().find(|(name, _)| {
+            let name = name.as_str().strip_prefix(OPTION_PREFIX);
+            name.is_some_and(|name| name.ends_with(&format!("rmq.{option}")))
+        });
+        if let Some((_, value)) = value {
+            let value = value.to_str();
+            let value = value.map_err(|error| DataFusionError::External(error.into()))?;
+            options.set(option, value)?;
+        }
     }
     let mut builder = query.builder;
     let config = builder.config().get_or_insert_default();

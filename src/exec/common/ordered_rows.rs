@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::{CooperativeExec, make_cooperative};
 use datafusion::physical_plan::execution_plan::SchedulingType;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -23,10 +24,13 @@ use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_tex
 ///   whole: false     its partitions, until the rules have run that would mix them
 ///   whole: true      one partition, the first one's rows first. Each task that has the operator returns all rows
 /// ```
+///
+/// Where each task reads what its windows reach of the rows, these need no order.
 #[derive(Debug)]
 pub struct OrderedRowsExec {
     hidden: Arc<dyn ExecutionPlan>,
     is_whole: bool,
+    is_sliced: bool,
     properties: Arc<PlanProperties>,
 }
 
@@ -37,6 +41,7 @@ impl OrderedRowsExec {
         Self {
             hidden,
             is_whole: false,
+            is_sliced: false,
             properties,
         }
     }
@@ -60,17 +65,28 @@ impl OrderedRowsExec {
         Self {
             hidden,
             is_whole: true,
+            is_sliced: false,
             properties: Arc::new(properties),
+        }
+    }
+
+    /// The same rows, of which a task is expected to read no more than its windows reach.
+    pub(crate) fn in_slices(&self) -> Self {
+        Self {
+            is_sliced: true,
+            ..self.over(Arc::clone(&self.hidden))
         }
     }
 
     /// The rows of another plan in the same way.
     pub(crate) fn over(&self, hidden: Arc<dyn ExecutionPlan>) -> Self {
-        if self.is_whole {
+        let rows = if self.is_whole {
             Self::of_one_partition(hidden)
         } else {
             Self::of_partitions(hidden)
-        }
+        };
+        let is_sliced = self.is_sliced;
+        Self { is_sliced, ..rows }
     }
 
     /// The plan.
@@ -83,9 +99,16 @@ impl OrderedRowsExec {
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
     }
+
+    /// Whether a task is expected to read no more of the rows than its windows reach.
+    #[must_use]
+    pub fn is_sliced(&self) -> bool {
+        self.is_sliced
+    }
 }
 
-/// Whether each task that executes a plan gets all of its rows in the same order.
+/// Whether each task that executes a plan gets all of its rows, in the same order unless it [reads a
+/// slice](OrderedRowsExec::is_sliced).
 #[must_use]
 pub fn has_all_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {
@@ -101,7 +124,8 @@ impl DisplayAs for OrderedRowsExec {
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "OrderedRowsExec: input_partitions={partitions}")?;
-                write!(f, ", rows of {}", operators_text(self.hidden.as_ref()))
+                let what = if self.is_sliced { "slices" } else { "rows" };
+                write!(f, ", {what} of {}", operators_text(self.hidden.as_ref()))
             }
             DisplayFormatType::TreeRender => {
                 writeln!(f, "input_partitions={partitions}")?;
@@ -140,5 +164,15 @@ impl ExecutionPlan for OrderedRowsExec {
             .try_flatten();
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(make_cooperative(Box::pin(rows)))
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        _inputs: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        let partition = args.partition().filter(|_| !self.is_whole);
+        let args = StatisticsArgs::new().with_partition(partition);
+        StatisticsContext::new().compute(self.hidden.as_ref(), &args)
     }
 }

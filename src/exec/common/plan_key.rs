@@ -252,6 +252,14 @@ impl<'a> ScanPlan<'a> {
         self.memory.is_empty() && self.stated.is_empty() && !self.files.is_empty()
     }
 
+    /// The files that are scanned, if these are of one table and nothing else is scanned.
+    pub(crate) fn only_files(&self) -> Option<&'a FileScanConfig> {
+        match self.files.as_slice() {
+            [files] if self.reads_files() => Some(files),
+            _ => None,
+        }
+    }
+
     /// An expression over the columns of the plan as one over those of its scan; `None` if it may have another value
     /// for the same row the next time.
     pub(crate) fn over_scan(&self, expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {

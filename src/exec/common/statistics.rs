@@ -7,6 +7,8 @@ use datafusion::common::stats::Precision;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
+use crate::exec::common::ordered_rows::OrderedRowsExec;
+
 /// The number of rows that a plan is estimated to return, if its statistics have an estimate.
 pub(crate) fn expected_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     statistics(plan)?.num_rows.get_value().copied()
@@ -19,6 +21,9 @@ pub(crate) fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
 
 /// The number of rows that the scans of a plan are estimated to return, if all have an estimate.
 pub(crate) fn expected_scanned_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    if let Some(rows) = plan.downcast_ref::<OrderedRowsExec>() {
+        return expected_scanned_rows(rows.hidden());
+    }
     let children = plan.children();
     if children.is_empty() {
         return expected_rows(plan);

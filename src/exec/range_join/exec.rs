@@ -82,7 +82,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions};
+use crate::common::options::{PruningChoice, RmqOptions, SessionRole};
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -219,8 +219,11 @@ impl RangeJoinExec {
             }
             _ => BuildOrigin::Built,
         };
+        // A build side that is sent to several tasks is read by others.
+        let is_divided = RmqOptions::of(config).role == SessionRole::DividesPlans;
+        let is_read = !is_divided || has_all_rows(&self.build);
         let origin = match origin {
-            BuildOrigin::Built if self.reads_less(config)? => BuildOrigin::Pruned,
+            BuildOrigin::Built if is_read && self.reads_less(config)? => BuildOrigin::Pruned,
             other => other,
         };
         Ok(Self {
@@ -230,7 +233,7 @@ impl RangeJoinExec {
     }
 
     /// Whether the probe side is read ahead, so that a scan reads only what its windows reach of the build side. Not if
-    /// another process has sent the plan: its partitions may be executed one by one.
+    /// another process has sent the plan, unless it is a whole task: another one may read the other partitions.
     ///
     /// # Errors
     /// Those of the operators.
@@ -245,7 +248,7 @@ impl RangeJoinExec {
             && options.pruning_memory.0 > 0
             && is_shared
             && !marks_rows
-            && !self.run.is_one_run()
+            && (options.role == SessionRole::RunsTasks || !self.run.is_one_run())
             && !self.probe.boundedness().is_unbounded()
             // Keys beyond the bound of a difference that wraps around may be in its range.
             && !self.spec.bounds.iter().any(|(_, bound)| wrapped_bound(bound).is_some())
@@ -261,7 +264,7 @@ impl RangeJoinExec {
     }
 
     /// Whether a run that finds no kept rows may read less than all.
-    fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
+    pub(super) fn reads_less(&self, config: &ConfigOptions) -> Result<bool> {
         let choice = RmqOptions::of(config).pruning;
         Ok(self.reads_ahead(config)? && is_worthwhile(choice, &self.build))
     }

@@ -2,8 +2,8 @@
 //!
 //! `exec` is the operator, `exec_plan` what plans and rules know of it. `build_side` collects, sorts and indexes the
 //! build side, `spill` stores the rows of a build side that memory can't hold, and `probe` joins the probe side with
-//! either. `reach` reads no more of files than the windows of the probe side need. `optimizer::physical` has the rules
-//! about it.
+//! either. `reach` reads no more of files than the windows of the probe side need, and `task_slices` has each task of a
+//! divided plan do so. `optimizer::physical` has the rules about it.
 
 pub(crate) mod build_columns;
 pub(crate) mod build_side;
@@ -24,3 +24,4 @@ pub(crate) mod row_join;
 pub(crate) mod row_properties;
 pub(crate) mod row_threshold;
 pub(crate) mod spill;
+pub(crate) mod task_slices;

@@ -29,7 +29,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::common::options::{JoinModeChoice, RmqOptions};
+use crate::common::options::{JoinModeChoice, RmqOptions, SessionRole};
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the
@@ -54,7 +54,7 @@ impl JoinMode {
         let options = RmqOptions::of(config);
         match options.join_mode {
             JoinModeChoice::Collected | JoinModeChoice::Partitioned => Self::Collected,
-            JoinModeChoice::Auto if options.is_divided => Self::Collected,
+            JoinModeChoice::Auto if options.role == SessionRole::DividesPlans => Self::Collected,
             JoinModeChoice::Auto | JoinModeChoice::Shared => Self::Shared,
         }
     }

@@ -8,5 +8,7 @@ mod positions;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
 mod random;
+mod sliced_tables;
+mod slices;
 mod sql_files;
 mod support;

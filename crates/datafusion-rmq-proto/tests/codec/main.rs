@@ -6,3 +6,4 @@ mod queries;
 mod round_trips;
 mod sql_files;
 mod support;
+mod tasks;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, ScalarValue, Statistics};
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{PruningChoice, RmqOptions};
@@ -21,7 +21,7 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
-const MAX_SHARE: f64 = 0.5;
+pub(crate) const MAX_SHARE: f64 = 0.5;
 
 /// A probe side that is read before the build side.
 #[derive(Debug)]
@@ -36,6 +36,19 @@ pub(crate) struct ProbeAhead {
 pub(crate) struct PrunedBuild {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
     pub(crate) counts: ReachCounts,
+}
+
+/// The least and the greatest value of a key that is a column, or a column as a wider integer, if statistics tell.
+pub(crate) fn extremes<'a>(
+    key: &PhysicalExprRef,
+    statistics: &'a Statistics,
+) -> Option<(&'a ScalarValue, &'a ScalarValue)> {
+    let widened = key.downcast_ref::<CastExpr>();
+    let column = widened
+        .map_or(key, CastExpr::expr)
+        .downcast_ref::<Column>()?;
+    let known = statistics.column_statistics.get(column.index())?;
+    known.min_value.get_value().zip(known.max_value.get_value())
 }
 
 /// Whether a build side is large enough to be pruned, if its windows reach little of it.
@@ -129,11 +142,8 @@ impl ProbeAhead {
         keeper: Option<&BuildSideKeeper>,
     ) -> bool {
         let statistics = statistics(build);
-        let column = self.spec.key.downcast_ref::<Column>();
-        let extremes = statistics.as_ref().zip(column).and_then(|(all, column)| {
-            let known = all.column_statistics.get(column.index())?;
-            known.min_value.get_value().zip(known.max_value.get_value())
-        });
+        let known = statistics.as_deref();
+        let extremes = known.and_then(|known| extremes(&self.spec.key, known));
         let share = extremes.and_then(|(min, max)| reach.share(min, max));
         if share.is_some_and(|share| share > MAX_SHARE) {
             return false;

@@ -24,7 +24,7 @@ use crate::exec::common::once_per_run::{SharedWork, lock};
 pub(crate) type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// The most rows that are read ahead. Their windows are sorted.
-const MAX_ROWS_AHEAD: usize = 1 << 20;
+pub(crate) const MAX_ROWS_AHEAD: usize = 1 << 20;
 
 /// The input of one partition.
 #[derive(Debug)]

@@ -117,6 +117,12 @@ impl Intervals {
         self
     }
 
+    /// All of them as one, with the gaps between them.
+    pub(crate) fn hull(mut self) -> Self {
+        self.close_gaps(1);
+        self
+    }
+
     pub(crate) fn all(&self) -> &[Interval] {
         &self.all
     }
@@ -344,7 +350,7 @@ impl Interval {
 }
 
 /// The position of a value on a line, about; `None` for a value that is no number and no time.
-fn number(value: &ScalarValue) -> Option<f64> {
+pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
     // Arrow casts no time to a float.
     let value = match value.data_type() {
         DataType::Date32 | DataType::Time32(_) => value.cast_to(&DataType::Int32).ok()?,

@@ -12,6 +12,7 @@ use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
+use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
 use crate::exec::range_join::reach::window_reach::Reach;
@@ -29,7 +30,9 @@ pub(crate) fn may_prune(
     let probe = DynamicFilterPhysicalExpr::new(vec![Arc::clone(key)], lit(true));
     let probe: PhysicalExprRef = Arc::new(probe);
     let id = probe.expression_id();
-    let asked = pushed(build, None, vec![probe], ReachCounts::default(), config)?;
+    let read = build.downcast_ref::<OrderedRowsExec>();
+    let read = read.map_or(build, OrderedRowsExec::hidden);
+    let asked = pushed(read, None, vec![probe], ReachCounts::default(), config)?;
     let mut is_taken = false;
     asked.apply(|plan| {
         if plan.is::<ReachedRowsExec>() {
@@ -58,6 +61,11 @@ pub(crate) fn pruned(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     if reach.is_empty() {
         return Ok(Arc::new(EmptyExec::new(build.schema())));
+    }
+    // Rules do not see what is hidden, which has the rows in the same order.
+    if let Some(rows) = build.downcast_ref::<OrderedRowsExec>() {
+        let pruned = pruned(rows.hidden(), reach, counts, config)?;
+        return Ok(Arc::new(rows.over(pruned)));
     }
     let conditions = reach.conditions();
     pushed(build, Some(reach), conditions, counts, config)
