@@ -21,9 +21,10 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
 };
 use datafusion_rmq::parts::OrderedRowsExec;
-use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{JoinModeChoice, RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::{RmqCodec, check_all_windows};
 
+use crate::slices::ReadSlices;
 use crate::{SentExec, physical_codec};
 
 /// Registers datafusion-rmq with a session that is being built, and sends the plans of its queries over files to the
@@ -40,12 +41,16 @@ pub fn client(
     let mut builder = builder.with_rmq_sharing(codec.indexes());
     let config = std::mem::take(builder.config()).unwrap_or_default();
     let mut options = RmqOptions::of(config.options());
-    options.is_divided = true;
+    options.role = SessionRole::DividesPlans;
     if options.join_mode == JoinModeChoice::Shared {
         options.join_mode = JoinModeChoice::Auto;
     }
     let config = config.upgrade_for_ballista().with_option_extension(options);
     let mut builder = builder.with_config(config);
+    // `with_rmq_sharing` has set one.
+    if let Some(optimizer) = builder.physical_optimizers() {
+        ReadSlices.add_to(&mut optimizer.rules);
+    }
     // `with_rmq_sharing` has set one.
     let planner = std::mem::take(builder.query_planner());
     match planner {

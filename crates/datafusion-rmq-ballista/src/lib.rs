@@ -60,6 +60,7 @@ mod client;
 mod job;
 mod options;
 mod sent;
+mod slices;
 
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ use datafusion::common::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
-use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
+use datafusion_rmq::{RmqOptions, SessionRole, SessionStateBuilderExt};
 use datafusion_rmq_proto::RmqCodec;
 
 use options::SentOptions;
@@ -105,14 +106,18 @@ pub fn functions(codec: &RmqCodec) -> Result<BallistaFunctionRegistry> {
 }
 
 /// The configuration that executors begin tasks with. `options` are those of their machine: its devices, its threads,
-/// and the memory for indexes. The engine (`rmq.engine`) is that of the client's session. With `cuda` a query fails on
-/// an executor without a device.
+/// and the memory for indexes. The engine (`rmq.engine`) and `rmq.pruning` are those of the client's session. With
+/// `cuda` a query fails on an executor without a device.
 #[must_use]
 pub fn executor_config(options: &RmqOptions) -> SessionConfig {
-    default_config_producer().with_option_extension(options.clone())
+    let mut options = options.clone();
+    // The scheduler gives a task the files and exchanges of its partitions, and the executor executes all of them.
+    options.role = SessionRole::RunsTasks;
+    default_config_producer().with_option_extension(options)
 }
 
-/// The configuration that a scheduler begins sessions with. It takes `rmq.engine` alone from clients to executors.
+/// The configuration that a scheduler begins sessions with. Of `rmq.*` it takes `engine` and `pruning` from clients to
+/// executors.
 #[must_use]
 pub fn scheduler_config() -> SessionConfig {
     default_config_producer().with_option_extension(SentOptions::default())

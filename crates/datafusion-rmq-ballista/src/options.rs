@@ -1,16 +1,17 @@
-//! The option of a client that executors follow.
+//! The options of a client that executors follow.
 
 use std::any::Any;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::common::{Result, config_err};
-use datafusion_rmq::EngineChoice;
+use datafusion_rmq::{EngineChoice, PruningChoice};
 
 /// What a scheduler takes of the options `rmq.*`. Ballista sends all options that a session has, from the client to the
 /// scheduler and from there to executors, where they replace those of the machine.
 #[derive(Debug, Clone, Default)]
 pub struct SentOptions {
     pub engine: EngineChoice,
+    pub pruning: PruningChoice,
 }
 
 impl ConfigExtension for SentOptions {
@@ -33,6 +34,7 @@ impl ExtensionOptions for SentOptions {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "engine" => self.engine = value.parse()?,
+            "pruning" => self.pruning = value.parse()?,
             // Ballista goes on with the next.
             _ => return config_err!("rmq.{key} is an option of each executor"),
         }
@@ -40,10 +42,22 @@ impl ExtensionOptions for SentOptions {
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        vec![ConfigEntry {
-            key: "rmq.engine".to_string(),
-            value: Some(self.engine.to_string()),
-            description: "Which engine answers ranges",
-        }]
+        let entry = |name: &str, value: String, description| ConfigEntry {
+            key: format!("rmq.{name}"),
+            value: Some(value),
+            description,
+        };
+        vec![
+            entry(
+                "engine",
+                self.engine.to_string(),
+                "Which engine answers ranges",
+            ),
+            entry(
+                "pruning",
+                self.pruning.to_string(),
+                "Whether range joins read only what their windows reach of files",
+            ),
+        ]
     }
 }

@@ -58,7 +58,7 @@ impl SentExec {
     }
 }
 
-/// The options of a session that travel with its plans. Of `rmq.*` the scheduler takes the engine alone.
+/// The options of a session that travel with its plans. Of `rmq.*` the scheduler takes the engine and pruning.
 ///
 /// It plans the parts of a plan again, for distribution and order, and must not divide scans that were put into one
 /// partition because their order decides.

@@ -10,7 +10,7 @@ use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::object_store::local::LocalFileSystem;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
-use datafusion_rmq::{ByteSize, EngineChoice, JoinModeChoice, RmqOptions};
+use datafusion_rmq::{ByteSize, EngineChoice, JoinModeChoice, RmqOptions, SessionRole};
 use datafusion_rmq_ballista::{SentExec, executor_config};
 
 use crate::files::{lines, move_to_files, run};
@@ -83,6 +83,7 @@ async fn options_are_those_of_executors() {
         // Without a device `auto` is the CPU.
         assert_eq!(lines(&ctx, QUERY).await.expect(QUERY), expected);
         options.engine = engine;
+        options.role = SessionRole::RunsTasks;
         let tasks = executor.tasks.lock().expect("no panic");
         let tasks = &tasks[before..];
         let are_own = !tasks.is_empty() && tasks.iter().all(|task| *task == options);

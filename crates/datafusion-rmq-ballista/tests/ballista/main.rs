@@ -8,9 +8,10 @@
 //! | what `check` refuses: ORDER BY with LIMIT, FULL JOIN, NOT IN | `queries_that_ballista_would_change_are_refused` |
 //! | `check_all_windows` | the same |
 //! | `sorted_after_exchanges` | `orders_that_exchanges_keep_are_kept` |
-//! | `is_divided` | `plain_queries_are_sent`, `sides_without_the_codec_are_errors`, random queries |
+//! | `SessionRole::DividesPlans` | `plain_queries_are_sent`, `sides_without_the_codec_are_errors`, random queries |
 //! | `reads_files`, the limit of messages | `tables_in_memory_stay_with_the_client` |
 //! | the options of executors (`scheduler_session`) | `options_are_those_of_executors` |
+//! | `SessionRole::RunsTasks` | `tasks_read_what_their_windows_reach` |
 //! | the cancellation of jobs | `a_cancelled_query_leaves_nothing_on_executors` |
 //! | the codec of schedulers and executors | `sides_without_the_codec_are_errors` |
 
@@ -21,5 +22,8 @@ mod files;
 #[path = "../../../datafusion-rmq-proto/tests/codec/queries.rs"]
 mod queries;
 mod random;
+#[path = "../../../datafusion-rmq-distributed/tests/cluster/sliced_tables.rs"]
+mod sliced_tables;
+mod slices;
 mod sql_files;
 mod support;
