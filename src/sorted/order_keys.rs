@@ -27,14 +27,16 @@ pub(crate) enum OrderKeys {
     Bytes(RowConverter, Rows),
 }
 
+/// From these bytes to those, or to the end of all.
+type BytesInterval = (Box<[u8]>, Option<Box<[u8]>>);
+
 /// Disjoint intervals of keys of one type in ascending order. Both ends belong to them.
 #[derive(Debug)]
 pub(crate) enum KeyIntervals {
     W32(Vec<(u32, u32)>),
     W64(Vec<(u64, u64)>),
     W128(Vec<(u128, u128)>),
-    /// From these bytes to those, or to the end of all.
-    Bytes(Vec<(Box<[u8]>, Option<Box<[u8]>>)>),
+    Bytes(Vec<BytesInterval>),
 }
 
 impl KeyIntervals {

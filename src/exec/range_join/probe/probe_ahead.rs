@@ -128,11 +128,11 @@ impl ProbeAhead {
             return Ok(BuildReads::All);
         }
         let extent = BuildExtent::of(build, &self.spec.key);
-        let prunes =
+        let is_less =
             |share| choice == PruningChoice::Always || reads_less(share, extent.rows, keeper);
         let pruned = match (self.sought, batches) {
             (Some(sought), Some(batches)) => {
-                self.nearest(build, sought, batches, &extent, prunes, metrics)
+                self.nearest(build, sought, batches, &extent, is_less, metrics)
                     .await?
             }
             (Some(_), None) if self.spec.prevailing => None,
@@ -147,7 +147,7 @@ impl ProbeAhead {
                         return Ok(BuildReads::Slices(slicing));
                     }
                 }
-                match reach.filter(|reach| prunes(extent.share(reach))) {
+                match reach.filter(|reach| is_less(extent.share(reach))) {
                     Some(reach) => {
                         let counts = metrics.reach_counts();
                         let config = self.context.session_config().options();
@@ -173,7 +173,7 @@ impl ProbeAhead {
         sought: Sought,
         batches: Vec<RecordBatch>,
         extent: &BuildExtent,
-        prunes: impl Fn(Option<f64>) -> bool,
+        is_less: impl Fn(Option<f64>) -> bool,
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
         let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), extent.numbers());
@@ -185,7 +185,7 @@ impl ProbeAhead {
         };
         // Without statistics of the key no scan prunes by it, and each slice would read all.
         let share = rows.first_share().unwrap_or(1.0);
-        if !prunes(Some(share)) {
+        if !is_less(Some(share)) {
             return Ok(None);
         }
         let counts = metrics.reach_counts();

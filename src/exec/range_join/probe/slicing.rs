@@ -87,18 +87,18 @@ impl Slicing {
     /// The memory that building what windows reach is expected to take.
     fn needed(&self, reach: &Reach) -> Option<f64> {
         let share = self.extent.share(reach)?;
-        Some(share * self.size.build_bytes() as f64)
+        Some(share * number(self.size.build_bytes()))
     }
 
     /// Whether what windows reach is expected to fit in the memory of all slices.
     pub(crate) fn fits(&self, reach: &Reach) -> bool {
-        let memory = (self.slice_bytes * self.partitions) as f64;
+        let memory = number(self.slice_bytes * self.partitions);
         self.needed(reach).is_some_and(|needed| needed <= memory)
     }
 
     /// The expected memory of a slice.
     fn expected_bytes(&self) -> f64 {
-        0.75 * self.slice_bytes as f64
+        0.75 * number(self.slice_bytes)
     }
 
     /// The memory that what these windows reach is expected to take, as a part of that of a slice.
@@ -120,7 +120,7 @@ impl Slicing {
     /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.
     pub(crate) async fn is_worthwhile(&self, partitions: Vec<Vec<RecordBatch>>) -> bool {
         let this = self.clone();
-        let gap = GAP * self.expected_bytes() / self.size.build_bytes() as f64;
+        let gap = GAP * self.expected_bytes() / number(self.size.build_bytes());
         let overlap = blocking(move |waiting| {
             let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
                 let check = || waiting.check();
@@ -142,6 +142,11 @@ impl Slicing {
     pub(crate) fn is_exhausted(&self, read: usize) -> bool {
         read > MAX_READS.saturating_mul(self.size.rows)
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn number(bytes: usize) -> f64 {
+    bytes as f64
 }
 
 /// The rows of a partition in parts of about the same size.

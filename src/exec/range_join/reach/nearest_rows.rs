@@ -13,6 +13,7 @@
 //! It ends when each combination of equality keys has as many rows beyond all of its bounds as count. No row is in two
 //! slices, so one that exists nowhere costs a read of all rows at most.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -343,6 +344,7 @@ impl SoughtRows {
     }
 
     /// The part of the rows that the first slice has, if keys were evenly distributed; `None` if that can't be told.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn first_share(&self) -> Option<f64> {
         let ((min, max), slice) = self.extremes.zip(self.next)?;
         let extent = max as f64 - min as f64;
@@ -422,13 +424,15 @@ impl SoughtRows {
             let Some(seeker) = self.seekers.get_mut(group) else {
                 continue;
             };
-            let is_beyond = if is_below {
-                range_key < seeker.bound
+            let beyond = if is_below {
+                Ordering::Less
             } else {
-                range_key > seeker.bound
+                Ordering::Greater
             };
-            if !is_beyond && !(or_equal && range_key == seeker.bound) {
-                continue;
+            match range_key.cmp(&seeker.bound) {
+                Ordering::Equal if or_equal => {}
+                side if side == beyond => {}
+                _ => continue,
             }
             seeker.missing = seeker.missing.saturating_sub(1);
             if seeker.missing == 0 {

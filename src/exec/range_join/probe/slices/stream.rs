@@ -101,8 +101,7 @@ impl ProbeRows {
                     Some(part) if part <= 1.0 => break (chunk, reach),
                     // Fewer rows, as many as fit if they come at even distances.
                     Some(part) if rows > 1 => {
-                        let fitting = rows as f64 * (0.9 / part).clamp(0.1, 0.9);
-                        rows = (fitting as usize).max(1);
+                        rows = part_of(rows, (0.9 / part).clamp(0.1, 0.9)).max(1);
                     }
                     _ => return Ok(Next::Rest),
                 }
@@ -182,4 +181,15 @@ impl ProbeRows {
             memory: Some(self.memory),
         }
     }
+}
+
+/// A part of so many rows, which is between 0 and 1.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "no more than all rows"
+)]
+fn part_of(rows: usize, part: f64) -> usize {
+    (rows as f64 * part) as usize
 }
