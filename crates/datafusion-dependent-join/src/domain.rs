@@ -144,8 +144,13 @@ fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
                         Expr::AggregateFunction(call) => {
                             let name = call.func.name();
                             let is_sum = matches!(name, "sum" | "avg");
-                            ORDERLESS.contains(&name)
-                                && !(is_sum && field.data_type().is_floating())
+                            let args = &call.params.args;
+                            // Of group keys, any aggregate, as the domain of a query around has it.
+                            let is_of_keys = !args.is_empty()
+                                && args.iter().all(|arg| aggregate.group_expr.contains(arg));
+                            is_of_keys
+                                || ORDERLESS.contains(&name)
+                                    && !(is_sum && field.data_type().is_floating())
                         }
                         _ => false,
                     })
