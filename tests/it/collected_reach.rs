@@ -15,7 +15,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{
-    bigint, context_of_pool, cpu_session, engine, run, set, skipped, with_extension,
+    bigint, context_of_pool, cpu_session, engine, released, run, set, skipped, with_extension,
 };
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
@@ -508,13 +508,7 @@ async fn a_cancelled_query_leaves_nothing() {
         let running = collect(plan, ctx.task_ctx());
         let _ = tokio::time::timeout(std::time::Duration::from_millis(wait), running).await;
     }
-    for _ in 0..200 {
-        if pool.reserved() == 0 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("{} bytes are left", pool.reserved());
+    released(&pool).await;
 }
 
 /// Dictionaries of two batches with more values together than keys must not be concatenated.

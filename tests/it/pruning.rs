@@ -19,7 +19,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use tempfile::TempDir;
 
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
-use crate::support::{error, run, set, with_extension};
+use crate::support::{error, released, run, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -550,11 +550,5 @@ async fn a_cancelled_query_leaves_nothing() {
         let wait = std::time::Duration::from_millis(wait);
         let _ = tokio::time::timeout(wait, running).await;
     }
-    for _ in 0..200 {
-        if pool.reserved() == 0 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("{} bytes are left", pool.reserved());
+    released(&pool).await;
 }

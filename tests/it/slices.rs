@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::pruning::{Layout, SMALL, register};
 use crate::range_join::{answer, lines, metric};
 use crate::spilling::{ForRangeJoins, planned};
-use crate::support::{set, with_extension};
+use crate::support::{released, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -464,13 +464,7 @@ async fn partitions_do_not_wait_for_each_other() {
         let _ = tokio::time::timeout(wait, running).await;
     }
     let pool = Arc::clone(&ctx.runtime_env().memory_pool);
-    for _ in 0..200 {
-        if pool.reserved() == 0 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("{} bytes are left", pool.reserved());
+    released(&pool).await;
 }
 
 /// Slices of a file that was replaced would be of two versions.

@@ -1,6 +1,7 @@
 //! Helpers that several tests share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
@@ -164,4 +165,15 @@ pub fn register(ctx: &SessionContext, name: &str, columns: &[(&str, ArrayRef)], 
     let table = MemTable::try_new(schema, vec![parts]).expect("batches of one schema");
     ctx.register_table(name, Arc::new(table))
         .expect("the table is new");
+}
+
+/// Waits until a pool has no memory registered: what a cancelled query has begun ends a moment later.
+pub async fn released(pool: &Arc<dyn MemoryPool>) {
+    for _ in 0..200 {
+        if pool.reserved() == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are left", pool.reserved());
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::Schema;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -31,7 +31,7 @@ use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
-use crate::exec::range_join::reach::window_reach::Reach;
+use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -210,7 +210,7 @@ impl ProbeAhead {
             let reach = statistics.map(|rows| reach_of_statistics(&spec, &rows, &schema));
             return Ok(reach.transpose()?.flatten());
         };
-        Ok(reach(spec, schema, batches, MAX_SCAN_INTERVALS).await)
+        Ok(reach_of(spec, schema, batches, MAX_SCAN_INTERVALS).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
@@ -264,7 +264,7 @@ impl ProbeAhead {
         let Some(batches) = self.read_ahead(most_windows).await? else {
             return Ok(None);
         };
-        let Some(reach) = reach(spec, schema, batches, MAX_INTERVALS).await else {
+        let Some(reach) = reach_of(spec, schema, batches, MAX_INTERVALS).await else {
             return Ok(None);
         };
         let (started, threads) = (Instant::now(), builder.options.threads());
@@ -304,19 +304,6 @@ impl ProbeAhead {
         self.inputs.limit_rows(most);
         Ok(self.inputs.read_ahead().await)
     }
-}
-
-/// What the windows of these rows reach; `None` if a bound has failed for some row, which the join need not meet.
-async fn reach(
-    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    build: SchemaRef,
-    probe: Vec<RecordBatch>,
-    most_intervals: usize,
-) -> Option<Reach> {
-    let reach = blocking(move |waiting| {
-        Reach::of_rows(&spec, &build, &probe, most_intervals, || waiting.check())
-    });
-    reach.await.ok()
 }
 
 /// Whether to read this part of so many rows is less than to read all and keep them. Once queries have read as many

@@ -16,7 +16,7 @@ use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::intervals::MAX_SCAN_INTERVALS;
-use crate::exec::range_join::reach::window_reach::{Reach, are_closed};
+use crate::exec::range_join::reach::window_reach::{Reach, are_closed, reach_of};
 use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
@@ -109,12 +109,7 @@ impl Slicing {
     /// What the windows of probe rows reach; `None` if a bound fails.
     pub(crate) async fn reach(&self, batches: Vec<RecordBatch>) -> Option<Reach> {
         let (spec, schema) = (Arc::clone(&self.spec), Arc::clone(&self.schema));
-        let reach = blocking(move |waiting| {
-            Reach::of_rows(&spec, &schema, &batches, MAX_SCAN_INTERVALS, || {
-                waiting.check()
-            })
-        });
-        reach.await.ok()
+        reach_of(spec, schema, batches, MAX_SCAN_INTERVALS).await
     }
 
     /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::kernels::boolean::and;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::Operator;
@@ -13,6 +13,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal, in_list};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
+use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
@@ -100,6 +101,20 @@ pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
                 | DataType::Time64(_)
                 | DataType::Timestamp(..)
         )
+}
+
+/// What the windows of rows of the probe side reach, in at most so many intervals, computed on a thread that may block;
+/// `None` if a bound has failed for some row, which the join need not meet.
+pub(crate) async fn reach_of(
+    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    build: SchemaRef,
+    probe: Vec<RecordBatch>,
+    most_intervals: usize,
+) -> Option<Reach> {
+    let reach = blocking(move |waiting| {
+        Reach::of_rows(&spec, &build, &probe, most_intervals, || waiting.check())
+    });
+    reach.await.ok()
 }
 
 impl ReachBuilder {
