@@ -224,16 +224,10 @@ impl AsofJoin {
         let mut both_sides = vec![];
         let one_before = self.left.using_columns()?;
         match constraint {
-            JoinConstraint::Using(_) if matches!(kept, Some(Kept::Right | Kept::Full)) => {
-                return plan_err!(
-                    "an ASOF RIGHT or FULL JOIN takes no USING, as a column of it would be NULL where the left side has \
-                     no row: write ON l.key = r.key AND l.time >= r.time"
-                );
-            }
             JoinConstraint::Using(names) => {
                 let last = names.len().saturating_sub(1);
                 for (i, name) in names.into_iter().enumerate() {
-                    let is_shown = name.0.len() > 1;
+                    let is_shown = kept.is_some_and(Kept::keeps_right) || name.0.len() > 1;
                     let Some(ident) = name.0.last().and_then(ObjectNamePart::as_ident) else {
                         return plan_err!("ASOF JOIN … USING ({name}) must name a column");
                     };
@@ -273,7 +267,7 @@ impl AsofJoin {
         if both_sides.is_empty() {
             return Ok(joined);
         }
-        with_copies(joined, both_sides, &one_before)
+        with_copies(joined, both_sides, &one_before, kept)
     }
 
     /// The join by these conditions, the first of which has the nearest row in this order, with these columns of the

@@ -53,6 +53,11 @@ impl Kept {
         }
     }
 
+    /// Whether all rows of the right side are returned.
+    pub(crate) fn keeps_right(self) -> bool {
+        matches!(self, Self::Right | Self::Full)
+    }
+
     /// What a `MATCH_CONDITION` says that was added; `None` for one that was written.
     pub(crate) fn of_condition(condition: &Expr) -> Option<Self> {
         let Expr::Value(value) = condition else {

@@ -16,6 +16,9 @@
 //! for `*`. So there is a copy of the left side's, whose table has no name, and an anti join with no rows, which
 //! returns all rows, and which DataFusion's optimizer removes. In a WHERE it does not look, so that `ts` is replaced
 //! there.
+//!
+//! RIGHT and FULL joins always have the columns of both sides, and instead of the copy the right side's, or that of the
+//! left side where it has a row.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
@@ -25,6 +28,7 @@ use std::sync::Arc;
 use datafusion::common::{
     Column, DFSchema, ExprSchema, JoinConstraint, JoinType, NullEquality, Result, TableReference,
 };
+use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::logical_expr::{EmptyRelation, Expr, Join, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{
     Expr as SqlExpr, Ident, JoinConstraint as SqlJoinConstraint, JoinOperator, ObjectName,
@@ -40,14 +44,15 @@ use crate::planner::subquery_names::{normalized, table_name};
 const COPIES: &str = "";
 
 /// Names the right side in the USING of each ASOF JOIN of a query, before the columns that the query has with the name
-/// of that side: `USING (e.ts)` for `e.ts` and for `e.*`. These columns of WHERE become those of the copies.
+/// of that side: `USING (e.ts)` for `e.ts` and for `e.*`, and before all of a RIGHT or FULL join. These columns of
+/// WHERE become those of the copies.
 pub(super) fn name_tables(query: &mut Query) {
     let mut has_using = false;
     for from in selects(&mut query.body)
         .into_iter()
         .flat_map(|select| &mut select.from)
     {
-        each_using(from, &mut |_, _| has_using = true);
+        each_using(from, &mut |_, _, _| has_using = true);
     }
     if !has_using {
         return;
@@ -57,12 +62,13 @@ pub(super) fn name_tables(query: &mut Query) {
     for select in selects(&mut query.body) {
         let mut shown = HashSet::new();
         for from in &mut select.from {
-            each_using(from, &mut |right, column| {
+            each_using(from, &mut |right, kept, column| {
                 let [ObjectNamePart::Identifier(name)] = column.0.as_slice() else {
                     return;
                 };
                 let name = normalized(name);
-                if mentioned.has(&normalized(right), &name) {
+                let keeps_right = kept.is_some_and(Kept::keeps_right);
+                if keeps_right || mentioned.has(&normalized(right), &name) {
                     let right = ObjectNamePart::Identifier(right.clone());
                     column.0.insert(0, right);
                     shown.insert(name);
@@ -87,9 +93,12 @@ fn selects(body: &mut SetExpr) -> Vec<&mut Select> {
     }
 }
 
-/// Calls `f` with the name of the right side and a column, for each column of USING of ASOF joins whose right side is
-/// visible and has a name.
-fn each_using(from: &mut TableWithJoins, f: &mut impl FnMut(&Ident, &mut ObjectName)) {
+/// Calls `f` with the name of the right side, the rows that are kept and a column, for each column of USING of ASOF
+/// joins whose right side is visible and has a name.
+fn each_using(
+    from: &mut TableWithJoins,
+    f: &mut impl FnMut(&Ident, Option<Kept>, &mut ObjectName),
+) {
     let joined = from.joins.iter_mut().map(|join| &mut join.relation);
     for relation in std::iter::once(&mut from.relation).chain(joined) {
         if let TableFactor::NestedJoin {
@@ -108,13 +117,11 @@ fn each_using(from: &mut TableWithJoins, f: &mut impl FnMut(&Ident, &mut ObjectN
         else {
             continue;
         };
-        let is_hidden = matches!(
-            Kept::of_condition(match_condition),
-            Some(Kept::Semi | Kept::Anti)
-        );
+        let kept = Kept::of_condition(match_condition);
+        let is_hidden = matches!(kept, Some(Kept::Semi | Kept::Anti));
         if let Some(right) = table_name(&join.relation).filter(|_| !is_hidden) {
             for column in columns {
-                f(right, column);
+                f(right, kept, column);
             }
         }
     }
@@ -194,23 +201,34 @@ impl VisitorMut for Copies {
     }
 }
 
-/// Adds a copy of the left one of each pair of columns, and has DataFusion take both, and those that were one with the
-/// left one `before`, for one column.
+/// Adds a copy of the left one of each pair of columns, or what a join that keeps the right side has instead, and has
+/// DataFusion take both, and those that were one with the left one `before`, for that column.
 pub(super) fn with_copies(
     plan: LogicalPlan,
     pairs: Vec<(Column, Column)>,
     before: &[HashSet<Column>],
+    kept: Option<Kept>,
 ) -> Result<LogicalPlan> {
+    let as_one = |(left, right): &(Column, Column)| {
+        let (left, right) = (Expr::Column(left.clone()), Expr::Column(right.clone()));
+        match kept {
+            Some(Kept::Right) => right,
+            Some(Kept::Full) => coalesce(vec![left, right]),
+            _ => left,
+        }
+    };
     let copy_of = |column: &Column| Column::new(Some(TableReference::bare(COPIES)), &column.name);
     let mut columns = vec![];
     for column in plan.schema().columns() {
         let copy = copy_of(&column);
-        let is_copied = pairs.iter().any(|(left, _)| *left == column) && copy != column;
-        let column = Expr::Column(column);
-        if is_copied {
-            columns.push(column.clone().alias_qualified(copy.relation, copy.name));
+        let pair = pairs.iter().find(|(left, _)| *left == column);
+        let is_copy = copy == column;
+        if let Some(pair) = pair {
+            columns.push(as_one(pair).alias_qualified(copy.relation, copy.name));
         }
-        columns.push(column);
+        if pair.is_none() || !is_copy {
+            columns.push(Expr::Column(column));
+        }
     }
     let plan = projected(plan, columns)?;
     let (mut on, mut fields) = (vec![], vec![]);
