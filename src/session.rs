@@ -31,6 +31,7 @@ use crate::expr::range_udf::RangeUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
+use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
@@ -329,6 +330,11 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
         ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
+    optimizer.rules = optimizer
+        .rules
+        .into_iter()
+        .map(GuardedRule::around)
+        .collect();
     optimizer
 }
 

@@ -11,6 +11,7 @@ mod explain;
 mod fake;
 mod fake_range_join;
 mod giving_way;
+mod guards;
 mod hunt;
 mod instead;
 mod join_choice;

@@ -1,6 +1,6 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
 //! plan properties, methods, keys and identities, output batches, versions of files, statistics, notes in EXPLAIN, the
-//! filters that inputs may evaluate, and the order of rows and their positions in it.
+//! filters that inputs may evaluate, guards against mistakes of rules, and the order of rows and their positions in it.
 
 pub(crate) mod added_columns;
 pub(crate) mod another_run;
@@ -9,6 +9,7 @@ pub(crate) mod device_batcher;
 pub(crate) mod engine_choice;
 pub(crate) mod file_versions;
 pub(crate) mod filter_pushdown;
+pub(crate) mod guards;
 pub(crate) mod metrics;
 pub(crate) mod note;
 pub(crate) mod once_per_run;

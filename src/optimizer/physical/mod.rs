@@ -9,10 +9,12 @@
 //! - `build_origins`: EXPLAIN says whether build sides are kept.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
 //! - `window_frames`: window functions over frames that slide are answered as ranges.
+//! - `guarded_rule`: rules of DataFusion that move filters, projections and orders leave those where they would err.
 //! - `physical_rule`: the frame of these rules.
 
 pub(crate) mod build_origins;
 pub(crate) mod filtered_join;
+pub(crate) mod guarded_rule;
 pub(crate) mod join_filter;
 pub(crate) mod joins_to_range_joins;
 pub(crate) mod no_range;

@@ -259,6 +259,13 @@ const FAULTS: &[Fault] = &[
         right: &["0 | 0"],
         wrong: &["unique expression names"],
     },
+    // A name that a column of ORDER BY has, too.
+    Fault {
+        options: &[],
+        sql: "SELECT v AS id FROM t ORDER BY t.id",
+        right: &["5", "6"],
+        wrong: &["ambiguous"],
+    },
     // A count that is decorrelated below a union.
     Fault {
         options: &[],

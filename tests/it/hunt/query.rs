@@ -244,15 +244,17 @@ impl Query {
         format!("WITH {} {self}", named.join(", "))
     }
 
-    /// The views that it names.
+    /// The views that it names, itself or in its WITH, and before each one those that this names.
     pub fn views(&self) -> Vec<Arc<Named>> {
         let mut views: Vec<Arc<Named>> = vec![];
         self.clone().visit(&mut |node| {
-            if let Node::From(From::Named(query, _)) = node
-                && query.is_view
-                && !views.iter().any(|n| n.name == query.name)
-            {
-                views.push(Arc::clone(query));
+            if let Node::From(From::Named(named, _)) = node {
+                let itself = named.is_view.then(|| Arc::clone(named));
+                for view in named.query.views().into_iter().chain(itself) {
+                    if !views.iter().any(|known| known.name == view.name) {
+                        views.push(view);
+                    }
+                }
             }
         });
         views

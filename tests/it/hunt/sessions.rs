@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -127,8 +126,6 @@ pub struct Session {
     devices: Option<bool>,
     memory: Option<usize>,
     is_plain: bool,
-    /// Whether DataFusion moves conditions towards the tables.
-    moves_filters: bool,
 }
 
 impl Session {
@@ -158,7 +155,6 @@ impl Session {
             devices,
             memory,
             is_plain: false,
-            moves_filters: true,
         }
     }
 
@@ -184,14 +180,6 @@ impl Session {
         session
     }
 
-    /// The same session without the rules of DataFusion that move conditions, where outer joins get it wrong.
-    pub fn without_moved_filters(&self) -> Self {
-        Self {
-            moves_filters: false,
-            ..self.clone()
-        }
-    }
-
     /// A session with the extension, unless it is plain.
     pub fn open(&self) -> SessionContext {
         let config = SessionConfig::new().with_target_partitions(4);
@@ -215,17 +203,7 @@ impl Session {
         for (name, value) in &self.options {
             set(&ctx, name, value);
         }
-        if self.moves_filters {
-            return ctx;
-        }
-        assert!(ctx.remove_optimizer_rule("push_down_filter"));
-        let state = ctx.state();
-        let rules = state.physical_optimizers().iter();
-        let rules = rules.filter(|rule| !rule.name().starts_with("FilterPushdown"));
-        let rules: Vec<_> = rules.cloned().collect();
-        assert!(rules.len() < state.physical_optimizers().len());
-        let state = SessionStateBuilder::new_from_existing(state);
-        SessionContext::new_with_state(state.with_physical_optimizer_rules(rules).build())
+        ctx
     }
 
     /// Simpler sessions, one step away.

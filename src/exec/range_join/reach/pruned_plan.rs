@@ -7,12 +7,12 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 
+use crate::exec::common::guards::{against_filters, optimize_guarded};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
@@ -74,7 +74,7 @@ pub(crate) fn pruned(
     reset_plan_states(plan)
 }
 
-/// Pushes conditions down in DataFusion's own way.
+/// Pushes conditions down in DataFusion's own way, with guards.
 fn pushed(
     build: &Arc<dyn ExecutionPlan>,
     reach: Option<Arc<Reach>>,
@@ -83,5 +83,6 @@ fn pushed(
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let reached = ReachedRowsExec::new(Arc::clone(build), reach, conditions, counts);
-    FilterPushdown::new_post_optimization().optimize(Arc::new(reached), config)
+    let rule = FilterPushdown::new_post_optimization();
+    optimize_guarded(&rule, against_filters, Arc::new(reached), config)
 }
