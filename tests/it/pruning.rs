@@ -334,6 +334,26 @@ async fn windows_over_all_of_the_time_read_and_keep_all() {
     assert_eq!(built, 0, "the rows are kept");
 }
 
+/// To make out a window takes longer than to read and sort a row.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_about_as_many_windows_as_rows_all_are_read() {
+    let files = Files::new().await;
+    for (rows, is_pruned) in [(ROWS / 3, true), (ROWS, false)] {
+        for ctx in [&files.ctx, &files.plain] {
+            let q = format!(
+                "CREATE OR REPLACE TABLE many AS SELECT value AS id, 300000 + value % 50 * 50 AS a, value % 7 AS s FROM generate_series(1, {rows})"
+            );
+            run(ctx, &q).await.expect("a table");
+        }
+        let many = WINDOWS.replace("FROM q", "FROM many q");
+        let (scanned, built) = files.compare(&many).await;
+        let is_less = scanned > 0 && built < 400;
+        assert_eq!(is_less, is_pruned, "{built} of {scanned}");
+        assert!(is_less || (scanned, built) == (0, ROWS as usize));
+        files.begin_anew().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn open_windows_are_pruned_at_their_end() {
     let files = Files::new().await;

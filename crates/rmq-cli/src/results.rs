@@ -67,8 +67,11 @@ impl Printer<'_> {
             print.print_batches(&mut out, Arc::clone(schema), rows, all, true, self.format)?;
         }
         out.flush()?;
+        // A table that is created has rows, but the statement returns none.
+        let returns_rows = !schema.fields().is_empty();
         if let MaxRows::Limited(shown) = self.print.maxrows
             && is_table
+            && returns_rows
             && shown < count
             && !self.print.quiet
         {

@@ -26,7 +26,7 @@ use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
-use crate::exec::range_join::reach::intervals::{MAX_INTERVALS, MAX_SCAN_INTERVALS};
+use crate::exec::range_join::reach::intervals::{Intervals, MAX_INTERVALS, MAX_SCAN_INTERVALS};
 use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
@@ -39,6 +39,10 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
 pub(crate) const MAX_SHARE: f64 = 0.5;
+
+/// With more than one probe row for so many build rows, all of a build side is read: to make out a window takes as long
+/// as to read and sort two rows.
+const MIN_ROWS_PER_READ_WINDOW: usize = 2;
 
 /// The part of the free memory that rows which are read ahead may take.
 const MEMORY_PART: usize = 8;
@@ -117,17 +121,17 @@ impl ProbeAhead {
             return Ok(BuildReads::All);
         }
         let choice = self.options().pruning;
-        let is_worthwhile = is_worthwhile(choice, build);
-        let batches = if is_worthwhile {
-            self.read_ahead(usize::MAX).await?
-        } else {
-            None
-        };
-        self.inputs.stop();
-        if !is_worthwhile {
+        if !is_worthwhile(choice, build) {
+            self.inputs.stop();
             return Ok(BuildReads::All);
         }
         let extent = BuildExtent::of(build, &self.spec.key);
+        let most_windows = match (choice, extent.rows) {
+            (PruningChoice::Auto, Some(rows)) => rows / MIN_ROWS_PER_READ_WINDOW,
+            _ => usize::MAX,
+        };
+        let batches = self.read_ahead(most_windows).await?;
+        self.inputs.stop();
         let is_less =
             |share| choice == PruningChoice::Always || reads_less(share, extent.rows, keeper);
         let pruned = match (self.sought, batches) {
@@ -137,7 +141,7 @@ impl ProbeAhead {
             }
             (Some(_), None) if self.spec.prevailing => None,
             (_, batches) => {
-                let reach = self.reach(build, batches).await?;
+                let reach = self.reach(build, batches, &extent).await?;
                 let partitions = self.probe.output_partitioning().partition_count();
                 let slicing =
                     Slicing::try_new(&self.spec, build, &extent, read, partitions, &self.context);
@@ -198,11 +202,12 @@ impl ProbeAhead {
     }
 
     /// What all windows reach: those of `batches`, or without these what statistics tell. `None` if that is not known,
-    /// or a bound has failed for some row, which the join need not meet.
+    /// a bound has failed for some row, which the join need not meet, or the first windows reach too much already.
     async fn reach(
         &self,
         build: &Arc<dyn ExecutionPlan>,
         batches: Option<Vec<RecordBatch>>,
+        extent: &BuildExtent,
     ) -> Result<Option<Reach>> {
         let (spec, schema) = (Arc::clone(&self.spec), build.schema());
         let Some(batches) = batches else {
@@ -210,7 +215,15 @@ impl ProbeAhead {
             let reach = statistics.map(|rows| reach_of_statistics(&spec, &rows, &schema));
             return Ok(reach.transpose()?.flatten());
         };
-        Ok(reach_of(spec, schema, batches, MAX_SCAN_INTERVALS).await)
+        let (extent, is_forced) = (
+            extent.clone(),
+            self.options().pruning == PruningChoice::Always,
+        );
+        let is_too_much = move |intervals: &Intervals| {
+            let share = extent.share_of_keys(intervals);
+            !is_forced && share.is_some_and(|share| share > MAX_SHARE)
+        };
+        Ok(reach_of(spec, schema, batches, MAX_SCAN_INTERVALS, is_too_much).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which
@@ -264,7 +277,7 @@ impl ProbeAhead {
         let Some(batches) = self.read_ahead(most_windows).await? else {
             return Ok(None);
         };
-        let Some(reach) = reach_of(spec, schema, batches, MAX_INTERVALS).await else {
+        let Some(reach) = reach_of(spec, schema, batches, MAX_INTERVALS, |_| false).await else {
             return Ok(None);
         };
         let (started, threads) = (Instant::now(), builder.options.threads());

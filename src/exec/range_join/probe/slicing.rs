@@ -109,7 +109,7 @@ impl Slicing {
     /// What the windows of probe rows reach; `None` if a bound fails.
     pub(crate) async fn reach(&self, batches: Vec<RecordBatch>) -> Option<Reach> {
         let (spec, schema) = (Arc::clone(&self.spec), Arc::clone(&self.schema));
-        reach_of(spec, schema, batches, MAX_SCAN_INTERVALS).await
+        reach_of(spec, schema, batches, MAX_SCAN_INTERVALS, |_| false).await
     }
 
     /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.

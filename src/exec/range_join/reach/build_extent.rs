@@ -10,6 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::reach::intervals::Intervals;
 use crate::exec::range_join::reach::nearest_rows::number;
 use crate::exec::range_join::reach::window_reach::Reach;
 
@@ -36,6 +37,12 @@ impl BuildExtent {
     /// The part of the rows that is reached, if keys were evenly distributed; `None` if that can't be told.
     pub(crate) fn share(&self, reach: &Reach) -> Option<f64> {
         self.share_with_gaps(reach, 0.0)
+    }
+
+    /// The same of keys in these intervals.
+    pub(crate) fn share_of_keys(&self, intervals: &Intervals) -> Option<f64> {
+        let (min, max) = self.extremes.as_ref()?;
+        intervals.share(min, max, 0.0)
     }
 
     /// The same with those in gaps of less than the part `gap` of the keys, which a scan reads, too.

@@ -104,17 +104,31 @@ pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
 }
 
 /// What the windows of rows of the probe side reach, in at most so many intervals, computed on a thread that may block;
-/// `None` if a bound has failed for some row, which the join need not meet.
+/// `None` if a bound has failed for some row, which the join need not meet, or once `is_too_much` is reached.
 pub(crate) async fn reach_of(
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     build: SchemaRef,
     probe: Vec<RecordBatch>,
     most_intervals: usize,
+    is_too_much: impl Fn(&Intervals) -> bool + Send + 'static,
 ) -> Option<Reach> {
     let reach = blocking(move |waiting| {
-        Reach::of_rows(&spec, &build, &probe, most_intervals, || waiting.check())
+        let mut builder = ReachBuilder::try_new(&spec, &build)?;
+        // To look takes as long as to add some rows, so it is done less and less often.
+        let mut next_look = 1;
+        for (number, batch) in (1..).zip(&probe) {
+            waiting.check()?;
+            builder.add(batch)?;
+            if number >= next_look {
+                if is_too_much(&builder.intervals) {
+                    return Ok(None);
+                }
+                next_look += 1 + number / 8;
+            }
+        }
+        builder.finish(&build, most_intervals).map(Some)
     });
-    reach.await.ok()
+    reach.await.ok().flatten()
 }
 
 impl ReachBuilder {
@@ -378,4 +392,52 @@ fn any(mut conditions: Vec<PhysicalExprRef>) -> Option<PhysicalExprRef> {
         conditions = halved;
     }
     conditions.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use arrow::array::Int64Array;
+    use arrow::datatypes::Field;
+
+    use super::*;
+    use crate::logical_plan::range_join::Unmatched;
+
+    #[tokio::test]
+    async fn once_windows_reach_too_much_no_more_are_made_out() {
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
+        let column: PhysicalExprRef = Arc::new(Column::new("a", 0));
+        let bounds = [Comparison::AtLeast, Comparison::AtMost];
+        let spec = Arc::new(RangeJoinSpec {
+            unmatched: Unmatched::Keep,
+            on: vec![],
+            key: Arc::clone(&column),
+            bounds: bounds.map(|c| (c, Arc::clone(&column))).to_vec(),
+            prevailing: false,
+            thresholds: vec![],
+            aggregates: vec![],
+            metadata: BTreeMap::new(),
+        });
+        // Each batch has one window more.
+        let batches = (0..100).map(|a| {
+            let a: ArrayRef = Arc::new(Int64Array::from(vec![a]));
+            RecordBatch::try_from_iter([("a", a)]).unwrap()
+        });
+        let batches: Vec<_> = batches.collect();
+        for (most, made_out) in [(9, 10), (1000, 100)] {
+            let looks = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&looks);
+            let is_too_much = move |intervals: &Intervals| {
+                seen.fetch_add(1, Ordering::Relaxed);
+                assert!(intervals.all().len() <= made_out);
+                intervals.all().len() > most
+            };
+            let (spec, schema) = (Arc::clone(&spec), Arc::clone(&schema));
+            let reach = reach_of(spec, schema, batches.clone(), 1000, is_too_much).await;
+            assert_eq!(reach.is_none(), most < 100);
+            assert!(looks.load(Ordering::Relaxed) < 30);
+        }
+    }
 }
