@@ -10,7 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::reach::nearest_rows::number;
+use crate::exec::range_join::reach::whole_keys::number;
 use crate::exec::range_join::reach::window_reach::Reach;
 
 /// The expected bytes of a value whose type has no fixed width.
@@ -45,7 +45,7 @@ impl BuildExtent {
     }
 
     /// The least and the greatest range key as numbers, if these are whole.
-    pub(crate) fn numbers(&self) -> Option<(i64, i64)> {
+    pub(crate) fn numbers(&self) -> Option<(i128, i128)> {
         let (min, max) = self.extremes.as_ref()?;
         number(min).zip(number(max))
     }

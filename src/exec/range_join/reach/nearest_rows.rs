@@ -17,18 +17,19 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, Decimal128Array, RecordBatch, UInt32Array};
 use arrow::buffer::NullBuffer;
-use arrow::compute::{cast, concat, max, min, take};
+use arrow::compute::{concat, max, min, take};
 use arrow::datatypes::{DataType, Schema};
 use arrow::row::{RowConverter, Rows, SortField};
-use datafusion::common::{JoinType, Result, ScalarValue, exec_err};
+use datafusion::common::{DataFusionError, JoinType, Result, exec_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
 use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::Intervals;
+use crate::exec::range_join::reach::whole_keys::{is_whole_number, limits, numbers, value};
 use crate::exec::range_join::reach::window_reach::{Reach, is_ordered_in_files};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
@@ -39,7 +40,7 @@ use rmq_engine::Extreme;
 const MAX_SLICES: usize = 24;
 
 /// The first slice is at least this part of the extent of the keys, if that is known.
-const LEAST_SHARE: i64 = 1 << 12;
+const LEAST_SHARE: i128 = 1 << 12;
 
 /// Which rows count beside those in closed windows: the nearest ones to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +70,14 @@ pub(crate) struct SoughtRows {
     next: Option<Slice>,
     slices: usize,
     /// The smallest and the greatest range key, as far as these are known.
-    extremes: Option<(i64, i64)>,
+    extremes: Option<(i128, i128)>,
 }
 
 /// Probe rows with the same equality keys.
 #[derive(Debug)]
 struct Seeker {
     /// The bound that is farthest from the other bounds' rows: the least one if rows below are sought.
-    bound: i64,
+    bound: i128,
     missing: usize,
     /// One of these probe rows.
     row: u32,
@@ -85,10 +86,10 @@ struct Seeker {
 /// Range keys from `low` to `high`, both included; `None` for an end that is that of all keys.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
-    low: Option<i64>,
-    high: Option<i64>,
+    low: Option<i128>,
+    high: Option<i128>,
     /// How long the slice is beyond the bounds.
-    length: i64,
+    length: i128,
 }
 
 impl Sought {
@@ -171,56 +172,6 @@ fn rows_that_count(
     }
 }
 
-/// Whether the values of a type are whole numbers of 64 bits or fewer, or times.
-fn is_whole_number(data_type: &DataType) -> bool {
-    data_type.is_integer() && *data_type != DataType::UInt64
-        || matches!(
-            data_type,
-            DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
-        )
-}
-
-/// The smallest and the greatest number that is a value of such a type.
-fn limits(data_type: &DataType) -> (i64, i64) {
-    match data_type {
-        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
-        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
-        DataType::Int32 | DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
-        DataType::UInt8 => (0, u8::MAX.into()),
-        DataType::UInt16 => (0, u16::MAX.into()),
-        DataType::UInt32 => (0, u32::MAX.into()),
-        _ => (i64::MIN, i64::MAX),
-    }
-}
-
-/// Values of such a type as numbers.
-fn numbers(values: &ArrayRef) -> Result<Int64Array> {
-    let values = match values.data_type() {
-        DataType::Date32 => cast(values, &DataType::Int32)?,
-        _ => Arc::clone(values),
-    };
-    let values = cast(&values, &DataType::Int64)?;
-    Ok(Int64Array::from(values.to_data()))
-}
-
-/// A number as a value of such a type; `None` if it is beyond all of them.
-fn value(number: Option<i64>, data_type: &DataType) -> Result<Option<ScalarValue>> {
-    let number: ArrayRef = Arc::new(Int64Array::from(vec![number]));
-    let number = match data_type {
-        DataType::Date32 => cast(&number, &DataType::Int32)?,
-        _ => number,
-    };
-    let value = ScalarValue::try_from_array(&cast(&number, data_type)?, 0)?;
-    Ok(Some(value).filter(|value| !value.is_null()))
-}
-
-/// The number of a value of such a type.
-pub(crate) fn number(value: &ScalarValue) -> Option<i64> {
-    let values = value.to_array().ok()?;
-    let numbers = is_whole_number(values.data_type()).then(|| numbers(&values).ok())??;
-    numbers.is_valid(0).then(|| numbers.value(0))
-}
-
 impl SoughtRows {
     /// Those of these probe rows, which have one. `extremes` are the smallest and the greatest
     /// range key, if they are known.
@@ -232,7 +183,7 @@ impl SoughtRows {
         sought: Sought,
         probe: &[RecordBatch],
         build: &Schema,
-        extremes: Option<(i64, i64)>,
+        extremes: Option<(i128, i128)>,
     ) -> Result<Self> {
         let evaluated = |expr: &PhysicalExprRef| -> Result<ArrayRef> {
             let parts = probe.iter();
@@ -304,7 +255,7 @@ impl SoughtRows {
         Ok(all)
     }
 
-    fn add_seekers(&mut self, bounds: &Int64Array) -> Result<()> {
+    fn add_seekers(&mut self, bounds: &Decimal128Array) -> Result<()> {
         let groups = Groups::of(self.converter.as_ref(), &self.keys)?;
         let is_below = self.sought.is_below;
         for (row, bound) in bounds.iter().enumerate() {
@@ -312,7 +263,7 @@ impl SoughtRows {
                 continue;
             };
             if let Some(seeker) = self.seekers.get_mut(group) {
-                let farther = if is_below { i64::min } else { i64::max };
+                let farther = if is_below { i128::min } else { i128::max };
                 seeker.bound = farther(seeker.bound, bound);
                 continue;
             }
@@ -372,9 +323,12 @@ impl SoughtRows {
         let rows: UInt32Array = rows.collect();
         let keys = self.keys.iter().map(|keys| Ok(take(keys, &rows, None)?));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
-        let low = value(slice.low, &self.key_type)?;
-        let high = value(slice.high, &self.key_type)?;
-        let intervals = Intervals::of_interval(&self.key_type, (low, high))?;
+        let end = |end: Option<i128>| {
+            let value = end.map(|end| value(end, &self.key_type));
+            Ok::<_, DataFusionError>(value.transpose()?.flatten())
+        };
+        let ends = vec![(end(slice.low)?, end(slice.high)?)];
+        let intervals = Intervals::of_disjoint(&self.key_type, ends)?;
         Reach::of_keys(&self.spec, intervals, &keys, build).map(Some)
     }
 

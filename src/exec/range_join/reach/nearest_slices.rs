@@ -44,7 +44,7 @@ pub(crate) async fn read_slices(
     let mut slices: Vec<Vec<Vec<RecordBatch>>> = vec![];
     while let Some(reach) = sought.next_slice(&schema)? {
         let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
-        let Some(partitions) = read(&plan, context, &memory).await? else {
+        let Some(partitions) = read_partitions(&plan, context, &memory).await? else {
             return Ok(None);
         };
         let read: Vec<_> = partitions.iter().flatten().cloned().collect();
@@ -83,7 +83,10 @@ pub(crate) async fn read_slices(
 }
 
 /// Reads all partitions of a plan at the same time; `None` if memory does not suffice.
-async fn read(
+///
+/// # Errors
+/// Those of the plan.
+pub(crate) async fn read_partitions(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     memory: &Arc<MemoryReservation>,
