@@ -20,6 +20,7 @@ pub(crate) mod nearest_slices;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
 pub(crate) mod row_groups;
+pub(crate) mod sought;
 pub(crate) mod statistics_reach;
 pub(crate) mod whole_keys;
 pub(crate) mod window_reach;

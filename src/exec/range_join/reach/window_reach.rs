@@ -63,7 +63,7 @@ struct KeyValues {
 }
 
 /// Whether the windows of a join have a reach: they are all that rows are matched by. Prevailing rows are in no window:
-/// [`Sought`](super::nearest_rows::Sought).
+/// [`Sought`](super::sought::Sought).
 pub(crate) fn has_reach(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
     !spec.bounds.is_empty()
         // Each is evaluated here and in the join.
