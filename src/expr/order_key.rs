@@ -40,6 +40,11 @@ impl OrderKeyUdf {
         }
     }
 
+    /// Whether the bytes are in the order of the values, and those of NULL after all others.
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.orders.iter().all(|order| *order == (false, false))
+    }
+
     /// Whether values of this type can be converted. The bytes of a nested NULL continue after its mark, which bounds
     /// do not expect.
     pub(crate) fn supports(data_type: &DataType) -> bool {

@@ -3,14 +3,20 @@
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
+use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{
     ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
 };
 use datafusion::arrow::datatypes::Int64Type;
+use datafusion::common::{Result, resources_err};
+use datafusion::execution::memory_pool::{
+    GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation,
+};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::errors::ParquetError;
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -55,7 +61,7 @@ impl Layout {
         }
     }
 
-    pub fn write(self, path: &Path, batch: &RecordBatch) -> Result<(), ParquetError> {
+    pub fn write(self, path: &Path, batch: &RecordBatch) -> std::result::Result<(), ParquetError> {
         let properties = WriterProperties::builder()
             .set_max_row_group_row_count(Some(self.in_group))
             .set_data_page_row_count_limit(self.in_page)
@@ -302,6 +308,103 @@ async fn each_form_reads_what_its_windows_reach() {
         );
         assert!(built <= scanned, "{built} of {scanned} built: {sql}");
         files.begin_anew().await;
+    }
+}
+
+/// A pool with memory for everything but rows that are read ahead, of which it takes so many bytes: as if another
+/// query took the rest meanwhile.
+#[derive(Debug)]
+struct ShortOfProbeRows {
+    left: AtomicUsize,
+    refused: AtomicUsize,
+    all: GreedyMemoryPool,
+}
+
+impl fmt::Display for ShortOfProbeRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("short of probe rows")
+    }
+}
+
+impl MemoryPool for ShortOfProbeRows {
+    fn name(&self) -> &str {
+        "short of probe rows"
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.all.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.all.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        if reservation.consumer().name().starts_with("RangeJoinProbe") {
+            let less = |left: usize| left.checked_sub(additional);
+            let order = Ordering::Relaxed;
+            if self.left.fetch_update(order, order, less).is_err() {
+                self.refused.fetch_add(1, order);
+                return resources_err!("no memory for {additional} bytes of probe rows");
+            }
+        }
+        self.all.try_grow(reservation, additional)
+    }
+
+    fn reserved(&self) -> usize {
+        self.all.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.all.memory_limit()
+    }
+}
+
+/// Memory that runs out while probe rows are read ahead: those that have been read are joined, and the rest streams.
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_rows_stream_where_memory_runs_out() {
+    let files = Files::new().await;
+    let q = "CREATE TABLE many AS SELECT value AS id, 300000 + value % 50 * 50 AS a, value % 7 AS s FROM generate_series(0, 9999)";
+    run(&files.plain, q).await.expect("a table");
+    for sql in [
+        WINDOWS,
+        "SELECT q.id, p.v FROM q LEFT JOIN p ON p.s = q.s AND p.k BETWEEN q.a - 500 AND q.a",
+        "SELECT q.id, (SELECT max(p.k) FROM p WHERE p.s = q.s AND p.k <= q.a) FROM q",
+    ] {
+        let sql = sql.replace("FROM q", "FROM many q");
+        let expected = answer(&files.plain, &sql).await.expect(&sql).0;
+        assert!(expected.len() >= 10_000, "{sql}");
+        for left in [0, 10_000, 100_000, 1 << 30] {
+            let pool = Arc::new(ShortOfProbeRows {
+                left: AtomicUsize::new(left),
+                refused: AtomicUsize::new(0),
+                all: GreedyMemoryPool::new(1 << 30),
+            });
+            let config = SessionConfig::new()
+                .with_target_partitions(2)
+                .with_batch_size(500);
+            let ctx = with_extension(crate::support::context_of_pool(config, pool.clone()));
+            set(&ctx, "rmq.pruning", "always");
+            set(&ctx, "rmq.keep_indexes", "false");
+            register(&ctx, "p", &files.folder.path().join("p")).await;
+            let many = files.plain.table_provider("many").await.expect("a table");
+            ctx.register_table("many", many).expect("a table");
+            let plan = ctx.sql(&sql).await.expect(&sql);
+            let plan = plan.create_physical_plan().await.expect(&sql);
+            let found = collect(Arc::clone(&plan), ctx.task_ctx()).await;
+            assert!(lines(&found.expect(&sql)) == expected, "{left}: {sql}");
+            let is_short = left < 1 << 30;
+            assert_eq!(
+                pool.refused.load(Ordering::Relaxed) > 0,
+                is_short,
+                "{left}: {sql}"
+            );
+            let scanned = metric(&plan, "rows_scanned");
+            assert_eq!(scanned == 0, is_short, "{scanned} scanned, {left}: {sql}");
+            drop(plan);
+            let pool: Arc<dyn MemoryPool> = pool;
+            released(&pool).await;
+        }
     }
 }
 

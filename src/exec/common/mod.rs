@@ -15,6 +15,7 @@ pub(crate) mod note;
 pub(crate) mod once_per_run;
 pub(crate) mod ordered_rows;
 pub(crate) mod output_batches;
+pub(crate) mod parquet_metadata;
 pub(crate) mod pieces;
 pub(crate) mod plan_identity;
 pub(crate) mod plan_key;

@@ -95,8 +95,8 @@ use crate::exec::range_join::mode::{JoinMode, why_shared};
 use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
 use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
-use crate::exec::range_join::reach::nearest_rows::Sought;
 use crate::exec::range_join::reach::pruned_plan::may_prune;
+use crate::exec::range_join::reach::sought::{Sought, from_point};
 use crate::exec::range_join::reach::window_reach::{has_reach, is_known_to_scans};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
@@ -250,9 +250,9 @@ impl RangeJoinExec {
             && !marks_rows
             && (options.role == SessionRole::RunsTasks || !self.run.is_one_run())
             && !self.probe.boundedness().is_unbounded()
-            && has_reach(&self.spec)
-            // Prevailing rows are in no window, and are only sought in files.
-            && (!self.spec.prevailing || self.prunes_scan(config)?);
+            && has_reach(&self.reach_spec())
+            // Rows that are in no window are only sought in files.
+            && (self.has_window() || self.prunes_scan(config)?);
         Ok(reads_ahead)
     }
 
@@ -264,10 +264,22 @@ impl RangeJoinExec {
         if let Some(may_prune) = self.may_prune.get() {
             return Ok(*may_prune);
         }
-        let may_prune = is_known_to_scans(&self.spec, &self.build.schema())
-            && (!self.spec.prevailing || self.sought().is_some())
-            && may_prune(&self.build, &self.spec.key, config)?;
+        let spec = self.reach_spec();
+        let may_prune = is_known_to_scans(&spec, &self.build.schema())
+            && (self.has_window() || self.sought().is_some())
+            && may_prune(&self.build, &spec.key, config)?;
         Ok(*self.may_prune.get_or_init(|| may_prune))
+    }
+
+    /// The join whose bounds tell what is reached: if it has none, but a point to which rows are nearest, that one.
+    pub(super) fn reach_spec(&self) -> Arc<RangeJoinSpec<PhysicalExprRef>> {
+        let from_point = from_point(&self.spec, self.row_join.as_deref());
+        from_point.map_or_else(|| Arc::clone(&self.spec), Arc::new)
+    }
+
+    /// Whether all rows that count are in windows.
+    fn has_window(&self) -> bool {
+        !self.spec.prevailing && !self.spec.bounds.is_empty()
     }
 
     /// The rows that are nearest to bounds, if only these count of open windows, or beside windows.

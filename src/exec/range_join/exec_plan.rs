@@ -314,7 +314,7 @@ impl ExecutionPlan for RangeJoinExec {
             Some(ProbeAhead {
                 inputs: Arc::clone(&run.inputs),
                 probe: Arc::clone(&self.probe),
-                spec: Arc::clone(&self.spec),
+                spec: self.reach_spec(),
                 sought: self.sought(),
                 prunes_scan: self.prunes_scan(config)?,
                 context: Arc::clone(&context),

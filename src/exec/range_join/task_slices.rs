@@ -58,7 +58,8 @@ impl RangeJoinExec {
         let build = build.map_or(&self.build, OrderedRowsExec::hidden);
         let reads_files = || ScanPlan::of_any_files(build).is_some_and(|plan| plan.reads_files());
         let is_read = self.mode == JoinMode::Collected && !self.needs_one_task() && reads_files();
-        if !is_read || !self.reads_less(config)? {
+        // How far away nearest rows are, no bound tells.
+        if !is_read || self.spec.bounds.is_empty() || !self.reads_less(config)? {
             return Ok(None);
         }
         let ordered = in_order_of_bounds(&self.probe, &self.spec);

@@ -18,17 +18,17 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::parquet::arrow::arrow_reader::{ArrowReaderOptions, RowSelection};
+use datafusion::parquet::arrow::arrow_reader::RowSelection;
 use datafusion::parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::joined;
 use crate::exec::common::file_versions::file_versions;
+use crate::exec::common::parquet_metadata::{CONCURRENT_FOOTERS, parquet_metadata};
 use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns};
 use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
@@ -39,9 +39,6 @@ use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::Chunks;
 use crate::index::version::FileVersion;
 use rmq_engine::Extreme;
-
-/// How many files' footers are read concurrently.
-const CONCURRENT_FOOTERS: usize = 32;
 
 /// The Parquet files of a table, in the order of their rows.
 #[derive(Debug)]
@@ -135,18 +132,13 @@ impl ParquetFiles {
         Ok(self.with_ends(ends))
     }
 
-    /// The metadata of a file. The scan's readers cache it.
+    /// The metadata of a file.
     async fn metadata(
         &self,
         file: &PartitionedFile,
         page_index: PageIndexPolicy,
     ) -> Result<Arc<ParquetMetaData>> {
-        let metrics = ExecutionPlanMetricsSet::new();
-        let mut reader = self
-            .readers
-            .create_reader(0, file.clone(), None, &metrics)?;
-        let options = ArrowReaderOptions::new().with_page_index_policy(page_index);
-        Ok(reader.get_metadata(Some(&options)).await?)
+        parquet_metadata(self.readers.as_ref(), file, page_index).await
     }
 }
 

@@ -27,9 +27,10 @@ use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
 use crate::exec::range_join::reach::intervals::{Intervals, MAX_INTERVALS, MAX_SCAN_INTERVALS};
-use crate::exec::range_join::reach::nearest_rows::{Sought, SoughtRows};
+use crate::exec::range_join::reach::nearest_rows::SoughtRows;
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
+use crate::exec::range_join::reach::sought::Sought;
 use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
 use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -52,6 +53,7 @@ const MEMORY_PART: usize = 8;
 pub(crate) struct ProbeAhead {
     pub(crate) inputs: Arc<ProbeInputs>,
     pub(crate) probe: Arc<dyn ExecutionPlan>,
+    /// The join, with the point as its bound if it seeks rows nearest to one.
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// The rows that are nearest to bounds, if the join seeks such.
     pub(crate) sought: Option<Sought>,
@@ -134,12 +136,13 @@ impl ProbeAhead {
         self.inputs.stop();
         let is_less =
             |share| choice == PruningChoice::Always || reads_less(share, extent.rows, keeper);
-        let pruned = match (self.sought, batches) {
+        let pruned = match (&self.sought, batches) {
             (Some(sought), Some(batches)) => {
+                let sought = sought.clone();
                 self.nearest(build, sought, batches, &extent, is_less, metrics)
                     .await?
             }
-            (Some(_), None) if self.spec.prevailing => None,
+            (Some(sought), None) if sought.is_beside_windows(&self.spec) => None,
             (_, batches) => {
                 let reach = self.reach(build, batches, &extent).await?;
                 let partitions = self.probe.output_partitioning().partition_count();
@@ -180,6 +183,7 @@ impl ProbeAhead {
         is_less: impl Fn(Option<f64>) -> bool,
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
+        let sought = sought.within(extent);
         let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), extent.numbers());
         let rows =
             blocking(move |_| SoughtRows::try_new(&spec, sought, &batches, &schema, extremes));

@@ -127,7 +127,7 @@ async fn find_or_prepare(mut input: BuildInput, probe_partitions: usize) -> Resu
         BuildReads::Reached(pruned) => pruned,
         BuildReads::Slices(slicing) => {
             let slices = SlicedBuild::new(input, keeper, slicing, probe_partitions);
-            return Ok(RunBuild::Sliced(Arc::new(slices)));
+            return Ok(RunBuild::Sliced(Arc::new(slices.await)));
         }
         BuildReads::All => {
             let partitions = 0..input.plan.output_partitioning().partition_count();

@@ -16,6 +16,8 @@ use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::intervals::MAX_SCAN_INTERVALS;
+use crate::exec::range_join::reach::key_set::KeySet;
+use crate::exec::range_join::reach::whole_keys::is_whole_number;
 use crate::exec::range_join::reach::window_reach::{Reach, are_closed, reach_of};
 use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -45,8 +47,10 @@ pub(crate) struct Slicing {
     /// The expected size of all rows.
     size: DataSize,
     partitions: usize,
-    /// The most memory of a slice. It is expected to take less.
-    pub(crate) slice_bytes: usize,
+    /// The most memory of what a partition reads and builds.
+    slice_bytes: usize,
+    /// The part of it for rows that have been read; 0 if these are not kept for the next slice.
+    pub(crate) read_bytes: usize,
     /// The most memory of probe rows that a partition reads ahead, and how many these are.
     pub(crate) ahead_bytes: usize,
     pub(crate) ahead_rows: usize,
@@ -67,6 +71,8 @@ impl Slicing {
         let size = extent.size(read)?;
         let slice_bytes = free / 2 / partitions;
         let is_larger = size.build_bytes() > free;
+        let is_whole = spec.key.data_type(&build.schema());
+        let is_whole = is_whole.is_ok_and(|key| is_whole_number(&key));
         let is_sliced = is_larger
             && slice_bytes >= MIN_SLICE_BYTES
             && are_closed(spec)
@@ -79,9 +85,19 @@ impl Slicing {
             size,
             partitions,
             slice_bytes,
+            read_bytes: if is_whole {
+                (slice_bytes / 2).min(slice_bytes - MIN_SLICE_BYTES)
+            } else {
+                0
+            },
             ahead_bytes: options.pruning_memory.0.min(free / 8) / partitions,
             ahead_rows: MAX_ROWS_AHEAD / partitions,
         })
+    }
+
+    /// The range key.
+    pub(crate) fn key(&self) -> &PhysicalExprRef {
+        &self.spec.key
     }
 
     /// The memory that building what windows reach is expected to take.
@@ -96,9 +112,20 @@ impl Slicing {
         self.needed(reach).is_some_and(|needed| needed <= memory)
     }
 
-    /// The expected memory of a slice.
+    /// The most memory of building a slice. It is expected to take less.
+    pub(crate) fn build_bytes(&self) -> usize {
+        self.slice_bytes - self.read_bytes
+    }
+
     fn expected_bytes(&self) -> f64 {
-        0.75 * number(self.slice_bytes)
+        0.75 * number(self.build_bytes())
+    }
+
+    /// What the rows with these keys are expected to take of the memory for rows that have been read.
+    pub(crate) fn part_of_read_bytes(&self, keys: &KeySet) -> Option<f64> {
+        let (least, greatest) = self.extent.numbers()?;
+        let share = keys.size() / KeySet::of(vec![(least, greatest)]).size();
+        Some(share * number(self.size.bytes) / (0.9 * number(self.read_bytes)))
     }
 
     /// The memory that what these windows reach is expected to take, as a part of that of a slice.
@@ -115,7 +142,7 @@ impl Slicing {
     /// Whether slices would read each row about once, as these first batches of the partitions of the probe side tell.
     pub(crate) async fn is_worthwhile(&self, partitions: Vec<Vec<RecordBatch>>) -> bool {
         let this = self.clone();
-        let gap = GAP * self.expected_bytes() / number(self.size.build_bytes());
+        let gap = GAP * number(self.slice_bytes) / number(self.size.build_bytes());
         let overlap = blocking(move |waiting| {
             let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
                 let check = || waiting.check();
@@ -142,6 +169,17 @@ impl Slicing {
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn number(bytes: usize) -> f64 {
     bytes as f64
+}
+
+/// A part of so many rows, which is between 0 and 1.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "no more than all rows"
+)]
+pub(crate) fn part_of(rows: usize, part: f64) -> usize {
+    (rows as f64 * part) as usize
 }
 
 /// The rows of a partition in parts of about the same size.

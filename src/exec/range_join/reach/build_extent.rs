@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema};
-use datafusion::common::{ScalarValue, Statistics};
+use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_plan::ExecutionPlan;
@@ -11,7 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::reach::intervals::Intervals;
-use crate::exec::range_join::reach::nearest_rows::number;
+use crate::exec::range_join::reach::whole_keys::number;
 use crate::exec::range_join::reach::window_reach::Reach;
 
 /// The expected bytes of a value whose type has no fixed width.
@@ -22,6 +23,8 @@ const EXPECTED_WIDTH: usize = 32;
 pub(crate) struct BuildExtent {
     pub(crate) rows: Option<usize>,
     extremes: Option<(ScalarValue, ScalarValue)>,
+    /// Whether each row has a key.
+    pub(crate) has_all_keys: bool,
 }
 
 impl BuildExtent {
@@ -31,6 +34,9 @@ impl BuildExtent {
         Self {
             rows: statistics.and_then(|all| all.num_rows.get_value().copied()),
             extremes: statistics.and_then(|all| extremes(all, key)),
+            has_all_keys: statistics
+                .and_then(|all| known_of(all, key))
+                .is_some_and(|known| matches!(known.null_count, Precision::Exact(0))),
         }
     }
 
@@ -52,7 +58,7 @@ impl BuildExtent {
     }
 
     /// The least and the greatest range key as numbers, if these are whole.
-    pub(crate) fn numbers(&self) -> Option<(i64, i64)> {
+    pub(crate) fn numbers(&self) -> Option<(i128, i128)> {
         let (min, max) = self.extremes.as_ref()?;
         number(min).zip(number(max))
     }
@@ -79,12 +85,17 @@ pub(crate) fn extremes(
     statistics: &Statistics,
     key: &PhysicalExprRef,
 ) -> Option<(ScalarValue, ScalarValue)> {
+    let known = known_of(statistics, key)?;
+    let (min, max) = (known.min_value.get_value()?, known.max_value.get_value()?);
+    Some((min.clone(), max.clone()))
+}
+
+/// What is known of the column that a key is.
+fn known_of<'a>(statistics: &'a Statistics, key: &PhysicalExprRef) -> Option<&'a ColumnStatistics> {
     let key = match key.downcast_ref::<CastExpr>() {
         Some(cast) => cast.expr(),
         None => key,
     };
     let column = key.downcast_ref::<Column>()?;
-    let known = statistics.column_statistics.get(column.index())?;
-    let (min, max) = (known.min_value.get_value()?, known.max_value.get_value()?);
-    Some((min.clone(), max.clone()))
+    statistics.column_statistics.get(column.index())
 }

@@ -66,13 +66,13 @@ impl Intervals {
         })
     }
 
-    /// The keys from one end to another, both included; an end that is `None` is that of all keys.
+    /// Disjoint intervals in ascending order, with both ends included; an end that is `None` is that of all keys.
     ///
     /// # Errors
     /// If the type has no order, or an end is of another type.
-    pub(crate) fn of_interval(
+    pub(crate) fn of_disjoint(
         data_type: &DataType,
-        (low, high): (Option<ScalarValue>, Option<ScalarValue>),
+        ends: Vec<(Option<ScalarValue>, Option<ScalarValue>)>,
     ) -> Result<Self> {
         let mut intervals = Self::of_type(data_type)?;
         let end = |value: Option<ScalarValue>| {
@@ -83,8 +83,11 @@ impl Intervals {
             });
             end.transpose()
         };
-        let (low, high) = (end(low)?, end(high)?);
-        intervals.all.push(Interval { low, high });
+        let all = ends.into_iter().map(|(low, high)| {
+            let (low, high) = (end(low)?, end(high)?);
+            Ok(Interval { low, high })
+        });
+        intervals.all = all.collect::<Result<_>>()?;
         Ok(intervals)
     }
 
@@ -208,6 +211,11 @@ impl Intervals {
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
         self.encoded.take();
+        self.all = self.at_most(most);
+    }
+
+    /// At most so many intervals that cover all of these: the smallest gaps between them are closed.
+    pub(crate) fn at_most(&self, most: usize) -> Vec<Interval> {
         let pairs = self.all.windows(2);
         let gaps = pairs.map(|pair| match (&pair[0].high, &pair[1].low) {
             (Some(high), Some(low)) => number(&low.value).zip(number(&high.value)),
@@ -222,14 +230,14 @@ impl Intervals {
         for (gap, _) in gaps {
             closed[gap + 1] = true;
         }
-        let mut merged: Vec<Interval> = Vec::with_capacity(most);
-        for (interval, is_closed) in std::mem::take(&mut self.all).into_iter().zip(closed) {
+        let mut merged: Vec<Interval> = vec![];
+        for (interval, is_closed) in self.all.iter().zip(closed) {
             match merged.last_mut() {
-                Some(last) if is_closed => last.high = interval.high,
-                _ => merged.push(interval),
+                Some(last) if is_closed => last.high.clone_from(&interval.high),
+                _ => merged.push(interval.clone()),
             }
         }
-        self.all = merged;
+        merged
     }
 }
 
@@ -320,7 +328,8 @@ impl Window {
 }
 
 impl Interval {
-    fn ends(&self) -> (Option<&ScalarValue>, Option<&ScalarValue>) {
+    /// The ends; `None` for one that is that of all keys.
+    pub(crate) fn ends(&self) -> (Option<&ScalarValue>, Option<&ScalarValue>) {
         let [low, high] = [&self.low, &self.high].map(|end| end.as_ref().map(|end| &end.value));
         (low, high)
     }

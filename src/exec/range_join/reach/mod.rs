@@ -14,9 +14,13 @@
 pub(crate) mod build_extent;
 pub(crate) mod collected_reach;
 pub(crate) mod intervals;
+pub(crate) mod key_set;
 pub(crate) mod nearest_rows;
 pub(crate) mod nearest_slices;
 pub(crate) mod pruned_plan;
 pub(crate) mod reached_rows;
+pub(crate) mod row_groups;
+pub(crate) mod sought;
 pub(crate) mod statistics_reach;
+pub(crate) mod whole_keys;
 pub(crate) mod window_reach;

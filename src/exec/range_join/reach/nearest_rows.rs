@@ -1,58 +1,53 @@
 //! Rows that are nearest to a bound, and how far they have to be sought.
 //!
 //! Of a window that is open at one end only the rows nearest to the other end may count: in as-of joins, nearest rows
-//! and EXISTS. So may, of rows before a window, the one that is in force at its start. No bound tells where these rows
-//! are, so slices of the range key are read, the first from the bounds as far as these are apart, each further one
-//! twice as long:
+//! and EXISTS. So may, of rows before a window, the one that is in force at its start, and of all rows those on both
+//! sides of a point that are nearest to it. No bound tells where these rows are, so slices of the range key are read,
+//! the first from the bounds as far as these are apart, each further one twice as long:
 //!
 //! ```text
 //!   bounds                                │ │  ││  │
 //!   slices      third         │  second   │ first  │     sought below the bounds
+//!   slices        second      │        first          │      second       │     sought on both sides
 //! ```
 //!
-//! It ends when each combination of equality keys has as many rows beyond all of its bounds as count. No row is in two
-//! slices, so one that exists nowhere costs a read of all rows at most.
+//! It ends when each combination of equality keys has as many rows beyond all of its bounds as count, or with a further
+//! condition on pairs each probe row as many that meet it. No row is in two slices, so one that exists nowhere costs a
+//! read of all rows at most.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, Decimal128Array, RecordBatch, UInt32Array};
 use arrow::buffer::NullBuffer;
-use arrow::compute::{cast, concat, max, min, take};
+use arrow::compute::{concat, concat_batches, max, min, take};
 use arrow::datatypes::{DataType, Schema};
 use arrow::row::{RowConverter, Rows, SortField};
-use datafusion::common::{JoinType, Result, ScalarValue, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
-use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::Intervals;
-use crate::exec::range_join::reach::window_reach::{Reach, is_ordered_in_files};
+use crate::exec::range_join::reach::sought::{Residual, Side, Sought};
+use crate::exec::range_join::reach::whole_keys::{limits, numbers, value};
+use crate::exec::range_join::reach::window_reach::Reach;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
-use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
-use rmq_engine::Extreme;
+use crate::logical_plan::range_join::RangeJoinSpec;
+use crate::range_agg::values::Values;
 
 /// After so many slices all that is left is read.
 const MAX_SLICES: usize = 24;
 
 /// The first slice is at least this part of the extent of the keys, if that is known.
-const LEAST_SHARE: i64 = 1 << 12;
+const LEAST_SHARE: i128 = 1 << 12;
 
-/// Which rows count beside those in closed windows: the nearest ones to a bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sought {
-    /// The index of the bound.
-    bound: usize,
-    /// Whether rows are sought below the bound, or else above it.
-    is_below: bool,
-    /// Whether a row at the bound is one of them.
-    or_equal: bool,
-    /// How many count.
-    rows: usize,
-}
+/// A further condition is evaluated for at most so many pairs, which takes some tenths of a second. Then all that is
+/// left is read.
+const MAX_PAIRS: usize = 1 << 22;
+
+/// The most pairs that are evaluated at once.
+const PAIRS: usize = 1 << 13;
 
 /// The rows that the windows of a probe side seek.
 #[derive(Debug)]
@@ -64,161 +59,37 @@ pub(crate) struct SoughtRows {
     /// The equality keys of all probe rows.
     keys: Vec<ArrayRef>,
     /// The combinations of equality keys whose rows have not been found.
-    seekers: HashMap<Box<[u8]>, Seeker>,
-    /// The keys of the slice that is read next; `None` if all have been read.
-    next: Option<Slice>,
+    seekers: HashMap<Box<[u8]>, Vec<Seeker>>,
+    /// The keys of the slice that is read next on each side; `None` if all have been read.
+    next: Vec<Option<Slice>>,
     slices: usize,
     /// The smallest and the greatest range key, as far as these are known.
-    extremes: Option<(i64, i64)>,
+    extremes: Option<(i128, i128)>,
+    /// The probe rows, if a further condition is evaluated.
+    probe: Option<RecordBatch>,
+    /// The number of pairs for which it has been evaluated.
+    pairs: usize,
 }
 
-/// Probe rows with the same equality keys.
+/// Probe rows with the same equality keys, or one of them where each seeks rows of its own.
 #[derive(Debug)]
 struct Seeker {
-    /// The bound that is farthest from the other bounds' rows: the least one if rows below are sought.
-    bound: i64,
-    missing: usize,
     /// One of these probe rows.
     row: u32,
+    /// For each side the bound that is farthest from the other bounds' rows, the least one if rows below are sought,
+    /// and how many rows are missing.
+    missing: Vec<(i128, usize)>,
+    /// How many rows have been found, on any side.
+    found: usize,
 }
 
 /// Range keys from `low` to `high`, both included; `None` for an end that is that of all keys.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
-    low: Option<i64>,
-    high: Option<i64>,
+    low: Option<i128>,
+    high: Option<i128>,
     /// How long the slice is beyond the bounds.
-    length: i64,
-}
-
-impl Sought {
-    /// Of a join; `None` if all rows of its windows count and no others, or if they can't be sought.
-    pub(crate) fn of(
-        spec: &RangeJoinSpec<PhysicalExprRef>,
-        row_join: Option<&RowJoin>,
-        build: &Schema,
-    ) -> Option<Self> {
-        let key_type = spec.key.data_type(build).ok()?;
-        let are_compared = |key: &PhysicalExprRef| {
-            let data_type = key.data_type(build).ok();
-            // Of equal floats some have other bytes.
-            data_type.is_some_and(|key| {
-                let value = value_type(&key);
-                is_ordered_in_files(&value) && !value.is_floating()
-            })
-        };
-        // Keys beyond the bound of a difference that wraps around may be in its range.
-        let wraps = |(_, bound): &(_, PhysicalExprRef)| wrapped_bound(bound).is_some();
-        if spec.bounds.iter().any(wraps) {
-            return None;
-        }
-        if !is_whole_number(&key_type) || !spec.on.iter().all(|(_, key)| are_compared(key)) {
-            return None;
-        }
-        if spec.prevailing {
-            let mut bounds = spec.bounds.iter().enumerate();
-            let (bound, _) = bounds.find(|(_, (comparison, _))| comparison.is_lower())?;
-            return Some(Self {
-                bound,
-                is_below: true,
-                or_equal: true,
-                rows: 1,
-            });
-        }
-        let [(comparison, _)] = &spec.bounds[..] else {
-            return None;
-        };
-        let is_below = !comparison.is_lower();
-        Some(Self {
-            bound: 0,
-            is_below,
-            or_equal: !comparison.is_strict(),
-            rows: rows_that_count(spec, row_join, is_below)?,
-        })
-    }
-}
-
-/// How many rows count of a window that is open below, or above: those nearest to its only bound; `None` for all.
-fn rows_that_count(
-    spec: &RangeJoinSpec<PhysicalExprRef>,
-    row_join: Option<&RowJoin>,
-    is_below: bool,
-) -> Option<usize> {
-    let is_nearest = |function, arguments: &[PhysicalExprRef]| match function {
-        AggregateKind::Last | AggregateKind::Rightmost => is_below,
-        AggregateKind::First => !is_below,
-        AggregateKind::Extreme(extreme) => {
-            is_below == (extreme == Extreme::Max) && *arguments == [Arc::clone(&spec.key)]
-        }
-        _ => false,
-    };
-    let mut aggregates = spec.aggregates.iter();
-    if !aggregates.all(|aggregate| is_nearest(aggregate.function, &aggregate.arguments)) {
-        return None;
-    }
-    let Some(join) = row_join else {
-        return Some(1);
-    };
-    if join.residual.is_some() || join.distance.is_some() || join.order.is_some() {
-        return None;
-    }
-    match (join.join_type, join.limit) {
-        (JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark, None) => Some(1),
-        (JoinType::Inner | JoinType::Left, Some(limit)) if limit.descending == is_below => {
-            limit.fetch.map(|fetch| fetch.saturating_add(limit.skip))
-        }
-        _ => None,
-    }
-}
-
-/// Whether the values of a type are whole numbers of 64 bits or fewer, or times.
-fn is_whole_number(data_type: &DataType) -> bool {
-    data_type.is_integer() && *data_type != DataType::UInt64
-        || matches!(
-            data_type,
-            DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
-        )
-}
-
-/// The smallest and the greatest number that is a value of such a type.
-fn limits(data_type: &DataType) -> (i64, i64) {
-    match data_type {
-        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
-        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
-        DataType::Int32 | DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
-        DataType::UInt8 => (0, u8::MAX.into()),
-        DataType::UInt16 => (0, u16::MAX.into()),
-        DataType::UInt32 => (0, u32::MAX.into()),
-        _ => (i64::MIN, i64::MAX),
-    }
-}
-
-/// Values of such a type as numbers.
-fn numbers(values: &ArrayRef) -> Result<Int64Array> {
-    let values = match values.data_type() {
-        DataType::Date32 => cast(values, &DataType::Int32)?,
-        _ => Arc::clone(values),
-    };
-    let values = cast(&values, &DataType::Int64)?;
-    Ok(Int64Array::from(values.to_data()))
-}
-
-/// A number as a value of such a type; `None` if it is beyond all of them.
-fn value(number: Option<i64>, data_type: &DataType) -> Result<Option<ScalarValue>> {
-    let number: ArrayRef = Arc::new(Int64Array::from(vec![number]));
-    let number = match data_type {
-        DataType::Date32 => cast(&number, &DataType::Int32)?,
-        _ => number,
-    };
-    let value = ScalarValue::try_from_array(&cast(&number, data_type)?, 0)?;
-    Ok(Some(value).filter(|value| !value.is_null()))
-}
-
-/// The number of a value of such a type.
-pub(crate) fn number(value: &ScalarValue) -> Option<i64> {
-    let values = value.to_array().ok()?;
-    let numbers = is_whole_number(values.data_type()).then(|| numbers(&values).ok())??;
-    numbers.is_valid(0).then(|| numbers.value(0))
+    length: i128,
 }
 
 impl SoughtRows {
@@ -232,7 +103,7 @@ impl SoughtRows {
         sought: Sought,
         probe: &[RecordBatch],
         build: &Schema,
-        extremes: Option<(i64, i64)>,
+        extremes: Option<(i128, i128)>,
     ) -> Result<Self> {
         let evaluated = |expr: &PhysicalExprRef| -> Result<ArrayRef> {
             let parts = probe.iter();
@@ -254,6 +125,9 @@ impl SoughtRows {
             return exec_err!("a bound of type {other} is compared with keys of type {key_type}");
         }
         let sought_from = numbers(&bounds[sought.bound])?;
+        if sought.is_beside_windows(spec) && !spec.prevailing && sought_from.null_count() > 0 {
+            return exec_err!("no row is nearest to a point that is NULL");
+        }
         // Without a bound there are no seekers either, and nothing is read.
         let (least, greatest) = min(&sought_from).zip(max(&sought_from)).unwrap_or_default();
         // Where windows end on the side that is not sought on.
@@ -269,19 +143,30 @@ impl SoughtRows {
         let span = greatest.saturating_sub(least);
         let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
         let length = span.max(extent / LEAST_SHARE).max(1);
-        let next = if sought.is_below {
-            Slice {
-                low: least.checked_sub(length),
-                high: if spec.prevailing { end } else { Some(greatest) },
-                length,
+        let below = Slice {
+            low: least.checked_sub(length),
+            high: if spec.prevailing { end } else { Some(greatest) },
+            length,
+        };
+        let has_below = sought.sides.iter().any(|side| side.is_below);
+        let next = sought.sides.iter().map(|side| {
+            if side.is_below {
+                return Some(below);
             }
-        } else {
-            Slice {
-                low: Some(least),
+            // On both sides, what is between the bounds is in the slice below.
+            let low = if has_below {
+                let next = greatest.checked_add(1);
+                next.filter(|next| *next <= limits(&key_type).1)?
+            } else {
+                least
+            };
+            Some(Slice {
+                low: Some(low),
                 high: greatest.checked_add(length),
                 length,
-            }
-        };
+            })
+        });
+        let next = next.collect();
         let fields = keys
             .iter()
             .map(|key| SortField::new(key.data_type().clone()));
@@ -289,102 +174,137 @@ impl SoughtRows {
         let converter = (!fields.is_empty())
             .then(|| RowConverter::new(fields))
             .transpose()?;
+        let probe = match (&sought.residual, probe.first()) {
+            (Some(residual), Some(first)) => Some(match &residual.probe {
+                Some(limit) => RecordBatch::try_from_iter([("limit", evaluated(limit)?)])?,
+                None => concat_batches(first.schema_ref(), probe)?,
+            }),
+            _ => None,
+        };
         let mut all = Self {
             spec: Arc::clone(spec),
-            sought,
             key_type,
             converter,
             keys,
             seekers: HashMap::new(),
-            next: Some(next),
+            next,
+            sought,
             slices: 0,
             extremes,
+            probe,
+            pairs: 0,
         };
         all.add_seekers(&sought_from)?;
         Ok(all)
     }
 
-    fn add_seekers(&mut self, bounds: &Int64Array) -> Result<()> {
+    fn add_seekers(&mut self, bounds: &Decimal128Array) -> Result<()> {
         let groups = Groups::of(self.converter.as_ref(), &self.keys)?;
-        let is_below = self.sought.is_below;
         for (row, bound) in bounds.iter().enumerate() {
             let (Some(bound), Some(group)) = (bound, groups.of_row(row)) else {
                 continue;
             };
-            if let Some(seeker) = self.seekers.get_mut(group) {
-                let farther = if is_below { i64::min } else { i64::max };
-                seeker.bound = farther(seeker.bound, bound);
-                continue;
+            let known = self.seekers.entry(group.into()).or_default();
+            match known.first_mut() {
+                Some(seeker) if self.probe.is_none() => {
+                    for ((farthest, _), side) in seeker.missing.iter_mut().zip(&self.sought.sides) {
+                        let farther = if side.is_below { i128::min } else { i128::max };
+                        *farthest = farther(*farthest, bound);
+                    }
+                }
+                _ => known.push(Seeker {
+                    row: row_number(row)?,
+                    missing: vec![(bound, self.sought.rows); self.sought.sides.len()],
+                    found: 0,
+                }),
             }
-            let seeker = Seeker {
-                bound,
-                missing: self.sought.rows,
-                row: row_number(row)?,
-            };
-            self.seekers.insert(group.into(), seeker);
         }
         Ok(())
     }
 
-    /// Whether each slice has smaller keys than the one before, or else greater ones.
+    /// Whether each slice has smaller keys than the one before, or else greater ones. On both sides it is neither.
     pub(super) fn is_below(&self) -> bool {
-        self.sought.is_below
+        self.sought.sides.iter().all(|side| side.is_below)
     }
 
-    /// Makes the next slice the last one, which has all keys that are left.
+    /// Whether so few rows have been found that some without a key may count.
+    pub(super) fn may_be_without_key(&self) -> bool {
+        let mut seekers = self.seekers.values().flatten();
+        self.sought.or_without_key && seekers.any(|seeker| seeker.found < self.sought.rows)
+    }
+
+    /// Makes the next slices the last ones, which have all keys that are left.
     pub(super) fn read_rest_next(&mut self) {
-        if let Some(next) = &mut self.next {
-            let end = if self.sought.is_below {
-                &mut next.low
-            } else {
-                &mut next.high
-            };
-            *end = None;
+        for (next, side) in self.next.iter_mut().zip(&self.sought.sides) {
+            if let Some(next) = next {
+                let end = if side.is_below {
+                    &mut next.low
+                } else {
+                    &mut next.high
+                };
+                *end = None;
+            }
         }
     }
 
-    /// The part of the rows that the first slice has, if keys were evenly distributed; `None` if that can't be told.
+    /// The part of the rows that the first slices have, if keys were evenly distributed; `None` if that can't be told.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn first_share(&self) -> Option<f64> {
-        let ((min, max), slice) = self.extremes.zip(self.next)?;
+        let (min, max) = self.extremes?;
         let extent = max as f64 - min as f64;
-        let low = slice.low.unwrap_or(min).max(min);
-        let high = slice.high.unwrap_or(max).min(max);
-        // Both are the same in a column of one value.
-        Some(if extent > 0.0 {
-            ((high as f64 - low as f64) / extent).max(0.0)
-        } else {
-            1.0
-        })
+        let shares = self.next.iter().flatten().map(|slice| {
+            let low = slice.low.unwrap_or(min).max(min);
+            let high = slice.high.unwrap_or(max).min(max);
+            // Both are the same in a column of one value.
+            if extent > 0.0 {
+                ((high as f64 - low as f64) / extent).max(0.0)
+            } else {
+                1.0
+            }
+        });
+        Some(shares.sum())
     }
 
-    /// What the next slice has for those whose rows have not been found; `None` if nothing is left to be read.
+    /// What the next slices have for those whose rows have not been found; `None` if nothing is left to be read.
     ///
     /// # Errors
     /// If an equality key can't be compared with its values.
     pub(crate) fn next_slice(&mut self, build: &Schema) -> Result<Option<Reach>> {
-        let Some(slice) = self.next.filter(|_| !self.seekers.is_empty()) else {
+        let mut slices = vec![];
+        for number in 0..self.next.len() {
+            let mut seekers = self.seekers.values().flatten();
+            let is_missing = seekers.any(|seeker| seeker.missing[number].1 > 0);
+            if let Some(slice) = self.next[number].filter(|_| is_missing) {
+                self.next[number] = self.after(slice, self.sought.sides[number].is_below);
+                slices.push(slice);
+            }
+        }
+        if slices.is_empty() {
             return Ok(None);
-        };
-        self.next = self.after(slice);
+        }
         self.slices += 1;
-        let rows = self.seekers.values().map(|seeker| seeker.row);
-        let rows: UInt32Array = rows.collect();
+        let rows = self.seekers.values().filter_map(|seekers| seekers.first());
+        let rows: UInt32Array = rows.map(|seeker| seeker.row).collect();
         let keys = self.keys.iter().map(|keys| Ok(take(keys, &rows, None)?));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
-        let low = value(slice.low, &self.key_type)?;
-        let high = value(slice.high, &self.key_type)?;
-        let intervals = Intervals::of_interval(&self.key_type, (low, high))?;
+        let end = |end: Option<i128>| {
+            let value = end.map(|end| value(end, &self.key_type));
+            Ok::<_, DataFusionError>(value.transpose()?.flatten())
+        };
+        // Those below come first.
+        let ends = slices.into_iter();
+        let ends = ends.map(|slice| Ok((end(slice.low)?, end(slice.high)?)));
+        let intervals = Intervals::of_disjoint(&self.key_type, ends.collect::<Result<_>>()?)?;
         Reach::of_keys(&self.spec, intervals, &keys, build).map(Some)
     }
 
     /// The slice that is beyond this one; `None` if no key is.
-    fn after(&self, slice: Slice) -> Option<Slice> {
+    fn after(&self, slice: Slice, is_below: bool) -> Option<Slice> {
         let length = slice.length.saturating_mul(2);
         let (least, greatest) = limits(&self.key_type);
         // What is beyond all known keys is one slice, too.
         let is_last = |is_beyond_all: bool| is_beyond_all || self.slices + 2 >= MAX_SLICES;
-        Some(if self.sought.is_below {
+        Some(if is_below {
             let high = slice.low?.checked_sub(1).filter(|high| *high >= least)?;
             let is_last = is_last(self.extremes.is_some_and(|(min, _)| high < min));
             let low = high.checked_sub(length).filter(|_| !is_last);
@@ -407,6 +327,10 @@ impl SoughtRows {
         if self.seekers.is_empty() {
             return Ok(());
         }
+        if self.pairs > MAX_PAIRS {
+            self.read_rest_next();
+            return Ok(());
+        }
         let evaluated = |expr: &PhysicalExprRef| -> Result<ArrayRef> {
             comparable(&expr.evaluate(batch)?.into_array(batch.num_rows())?)
         };
@@ -414,32 +338,105 @@ impl SoughtRows {
         let keys = self.spec.on.iter().map(|(_, key)| evaluated(key));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
         let groups = Groups::of(self.converter.as_ref(), &keys)?;
-        let Sought {
-            is_below, or_equal, ..
-        } = self.sought;
-        for (row, range_key) in range_keys.iter().enumerate() {
-            let (Some(range_key), Some(group)) = (range_key, groups.of_row(row)) else {
-                continue;
-            };
-            let Some(seeker) = self.seekers.get_mut(group) else {
-                continue;
-            };
-            let beyond = if is_below {
-                Ordering::Less
-            } else {
-                Ordering::Greater
-            };
-            match range_key.cmp(&seeker.bound) {
-                Ordering::Equal if or_equal => {}
-                side if side == beyond => {}
-                _ => continue,
+        let rows = range_keys.iter().enumerate();
+        let rows = rows.filter_map(|(row, range_key)| Some((row, range_key?, groups.of_row(row)?)));
+        let found = match (self.sought.residual.clone(), self.probe.clone()) {
+            (Some(residual), Some(probe)) => self.found_pairs(rows, (&residual, &probe, batch)),
+            _ => {
+                for (_, range_key, group) in rows {
+                    self.found_row(range_key, group);
+                }
+                Ok(())
             }
-            seeker.missing = seeker.missing.saturating_sub(1);
-            if seeker.missing == 0 {
-                self.seekers.remove(group);
-            }
+        };
+        if found.is_err() {
+            // The join need not evaluate the condition for these pairs.
+            self.pairs = usize::MAX;
+        }
+        if self.pairs > MAX_PAIRS {
+            self.read_rest_next();
         }
         Ok(())
+    }
+
+    /// Counts one row for the seekers of its group.
+    fn found_row(&mut self, range_key: i128, group: &[u8]) {
+        let Some(seekers) = self.seekers.get_mut(group) else {
+            return;
+        };
+        seekers
+            .iter_mut()
+            .for_each(|seeker| seeker.find(range_key, &self.sought.sides));
+        if seekers.iter().all(Seeker::is_done) {
+            self.seekers.remove(group);
+        }
+    }
+
+    /// Counts the rows that meet the further condition with seekers of their group.
+    fn found_pairs<'a>(
+        &mut self,
+        rows: impl Iterator<Item = (usize, i128, &'a [u8])>,
+        (residual, probe, batch): (&Residual, &RecordBatch, &RecordBatch),
+    ) -> Result<()> {
+        let columns = residual.build.iter().map(|column| {
+            let values = column.evaluate(batch)?.into_array(batch.num_rows())?;
+            Ok(Arc::new(Values::by_position(values)))
+        });
+        let columns: Vec<_> = columns.collect::<Result<_>>()?;
+        let (mut pairs, mut rows) = (vec![], rows.peekable());
+        while let Some((row, range_key, group)) = rows.next() {
+            let (row, sides) = (row_number(row)?, &self.sought.sides);
+            let seekers = self.seekers.get(group).into_iter().flatten();
+            let seekers = seekers.filter(|seeker| seeker.seeks(range_key, sides));
+            pairs.extend(seekers.map(|seeker| (seeker.row, row, range_key, group)));
+            if pairs.len() < PAIRS && rows.peek().is_some() {
+                continue;
+            }
+            self.pairs = self.pairs.saturating_add(pairs.len());
+            let of_probe: UInt32Array = pairs.iter().map(|(row, ..)| *row).collect();
+            let of_build: UInt32Array = pairs.iter().map(|(_, row, ..)| *row).collect();
+            let numbers = (&of_probe, &of_build);
+            let met = RowJoin::meet_residual(&residual.condition, probe, &columns, numbers)?;
+            for ((row, _, range_key, group), met) in pairs.drain(..).zip(met.values()) {
+                let seekers = self.seekers.get_mut(group).filter(|_| met);
+                // They are in the order of their rows.
+                if let Some(seekers) = seekers
+                    && let Ok(at) = seekers.binary_search_by_key(&row, |seeker| seeker.row)
+                {
+                    seekers[at].find(range_key, &self.sought.sides);
+                }
+            }
+            if self.pairs > MAX_PAIRS {
+                break;
+            }
+        }
+        self.seekers.retain(|_, seekers| {
+            seekers.retain(|seeker| !seeker.is_done());
+            !seekers.is_empty()
+        });
+        Ok(())
+    }
+}
+
+impl Seeker {
+    /// Whether a row with this key counts for it.
+    fn seeks(&self, range_key: i128, sides: &[Side]) -> bool {
+        let mut missing = self.missing.iter().zip(sides);
+        missing.any(|((bound, missing), side)| *missing > 0 && side.has(range_key, *bound))
+    }
+
+    /// Counts a row with this key.
+    fn find(&mut self, range_key: i128, sides: &[Side]) {
+        self.found += 1;
+        for ((bound, missing), side) in self.missing.iter_mut().zip(sides) {
+            if side.has(range_key, *bound) {
+                *missing = missing.saturating_sub(1);
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.missing.iter().all(|(_, missing)| *missing == 0)
     }
 }
 

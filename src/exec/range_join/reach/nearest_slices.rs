@@ -26,7 +26,8 @@ pub(crate) struct ReadSlices {
     pub(crate) memory: Arc<MemoryReservation>,
 }
 
-/// Reads slices of a build side until all rows that are sought have been found; `None` if memory does not suffice.
+/// Reads slices of a build side until all rows that are sought have been found; `None` if memory does not suffice, or
+/// rows without a key may be among them.
 ///
 /// # Errors
 /// Those of the build side and its keys. If a file has changed while it was read.
@@ -44,7 +45,7 @@ pub(crate) async fn read_slices(
     let mut slices: Vec<Vec<Vec<RecordBatch>>> = vec![];
     while let Some(reach) = sought.next_slice(&schema)? {
         let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
-        let Some(partitions) = read(&plan, context, &memory).await? else {
+        let Some(partitions) = read_partitions(&plan, context, &memory).await? else {
             return Ok(None);
         };
         let read: Vec<_> = partitions.iter().flatten().cloned().collect();
@@ -61,6 +62,9 @@ pub(crate) async fn read_slices(
         if rows.is_none_or(|rows| counts.scanned.value() > rows / 2) {
             sought.read_rest_next();
         }
+    }
+    if sought.may_be_without_key() {
+        return Ok(None);
     }
     // Slices may otherwise have rows of several versions of a file.
     if slices.len() > 1
@@ -83,7 +87,10 @@ pub(crate) async fn read_slices(
 }
 
 /// Reads all partitions of a plan at the same time; `None` if memory does not suffice.
-async fn read(
+///
+/// # Errors
+/// Those of the plan.
+pub(crate) async fn read_partitions(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     memory: &Arc<MemoryReservation>,

@@ -15,7 +15,8 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::wrapped_bound;
-use crate::exec::range_join::reach::intervals::{End, Interval, Intervals};
+use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_SCAN_INTERVALS};
+use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
@@ -29,8 +30,19 @@ const MAX_VALUES: usize = 1000;
 pub(crate) struct Reach {
     key: PhysicalExprRef,
     intervals: Intervals,
-    /// Equality keys that have few values, each compared with all of them.
-    among: Vec<PhysicalExprRef>,
+    /// Equality keys that have few values.
+    among: Vec<Among>,
+}
+
+/// An equality key that has few values.
+#[derive(Debug, Clone)]
+struct Among {
+    /// Its number.
+    key: usize,
+    /// The values, as [`KeyOrder`] encodes them.
+    known: Arc<HashSet<Box<[u8]>>>,
+    /// The comparison with all of them.
+    condition: PhysicalExprRef,
 }
 
 /// The reach of windows that are added batch by batch.
@@ -51,7 +63,7 @@ struct KeyValues {
 }
 
 /// Whether the windows of a join have a reach: they are all that rows are matched by. Prevailing rows are in no window:
-/// [`Sought`](super::nearest_rows::Sought).
+/// [`Sought`](super::sought::Sought).
 pub(crate) fn has_reach(spec: &RangeJoinSpec<PhysicalExprRef>) -> bool {
     !spec.bounds.is_empty()
         // Each is evaluated here and in the join.
@@ -235,11 +247,15 @@ impl Reach {
         values: Vec<Option<KeyValues>>,
         build: &Schema,
     ) -> Result<Self> {
-        let among = spec.on.iter().zip(values);
-        let among = among.filter_map(|((_, key), values)| Some((key, values?.values)));
-        let among = among.map(|(key, values)| {
+        let among = spec.on.iter().zip(values).enumerate();
+        let among = among.filter_map(|(key, ((_, on), values))| Some((key, on, values?)));
+        let among = among.map(|(key, on, KeyValues { known, values, .. })| {
             let values = values.into_iter().map(literal).collect();
-            in_list(Arc::clone(key), values, &false, build)
+            Ok(Among {
+                key,
+                known: Arc::new(known),
+                condition: in_list(Arc::clone(on), values, &false, build)?,
+            })
         });
         Ok(Self {
             key: Arc::clone(&spec.key),
@@ -309,6 +325,40 @@ impl Reach {
         })
     }
 
+    /// The keys that are reached; `None` if they are no whole numbers, or reach to an end.
+    pub(crate) fn keys(&self) -> Option<KeySet> {
+        KeySet::within(&self.intervals)
+    }
+
+    /// Rows with the same equality keys and these range keys.
+    ///
+    /// # Errors
+    /// If the range key has no such values.
+    pub(crate) fn over(&self, keys: &KeySet, build: &Schema) -> Result<Self> {
+        Ok(Self {
+            key: Arc::clone(&self.key),
+            intervals: keys.intervals(&self.key.data_type(build)?)?,
+            among: self.among.clone(),
+        })
+    }
+
+    /// Whether this has all equality keys that another reach of the same join has.
+    pub(crate) fn has_equality_keys_of(&self, other: &Self) -> bool {
+        self.among.iter().all(|among| {
+            let mut others = other.among.iter();
+            let other = others.find(|other| other.key == among.key);
+            other.is_some_and(|other| other.known.is_subset(&among.known))
+        })
+    }
+
+    /// The range key of some rows of the build side.
+    ///
+    /// # Errors
+    /// Those of the expression.
+    pub(crate) fn key_of(&self, batch: &RecordBatch) -> Result<ArrayRef> {
+        self.key.evaluate(batch)?.into_array(batch.num_rows())
+    }
+
     /// Whether no row can be reached.
     pub(crate) fn is_empty(&self) -> bool {
         self.intervals.all().is_empty()
@@ -326,10 +376,10 @@ impl Reach {
     /// # Errors
     /// Those of the comparisons.
     pub(crate) fn contains(&self, batch: &RecordBatch) -> Result<BooleanArray> {
-        let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
+        let keys = self.key_of(batch)?;
         let mut reached = self.intervals.contain(&keys)?;
         for among in &self.among {
-            let is_among = among.evaluate_selection(batch, &reached)?;
+            let is_among = among.condition.evaluate_selection(batch, &reached)?;
             let is_among = is_among.into_array(batch.num_rows())?;
             // NULL or false where nothing was selected.
             reached = and(&reached, as_boolean_array(&is_among)?)?;
@@ -339,13 +389,12 @@ impl Reach {
 
     /// The conditions by which a scan can prune: rows that are reached meet all of them.
     pub(crate) fn conditions(&self) -> Vec<PhysicalExprRef> {
-        let intervals = self.intervals.all().iter();
-        let intervals = intervals.map(|interval| self.condition(interval));
+        let intervals = self.intervals.at_most(MAX_SCAN_INTERVALS);
+        let intervals = intervals.iter().map(|interval| self.condition(interval));
         let ranges = intervals.collect::<Option<Vec<_>>>().and_then(any);
-        ranges
-            .into_iter()
-            .chain(self.among.iter().cloned())
-            .collect()
+        let among = self.among.iter();
+        let among = among.map(|among| Arc::clone(&among.condition));
+        ranges.into_iter().chain(among).collect()
     }
 
     /// The condition of one interval; `None` if all keys meet it.

@@ -10,12 +10,14 @@
 //!
 //! Each partition of the probe side takes its own rows through its own slices, with its share of the memory, so that
 //! none waits for another. A slice is collected as a pruned build side is, and has all rows that its probe rows can
-//! match, so they are joined with it alone, in their order. It is not spilled: one that does not fit, as keys are
+//! match, so they are joined with it alone, in their order. Rows that were read beside it wait for the next slice
+//! ([`read_rows`]). It is not spilled: one that does not fit, as keys are
 //! distributed otherwise than expected, is read again for half of the probe rows.
 //!
 //! This suits a probe side that comes in the order of its bounds. Whether it does, the rows that were read ahead tell:
 //! the parts of each partition reach different rows. Once slices have read about twice the rows that there are, or no
 //! slice fits, the whole build side is read for the rest, and spilled.
 
+pub(crate) mod read_rows;
 pub(crate) mod sliced_build;
 pub(crate) mod stream;

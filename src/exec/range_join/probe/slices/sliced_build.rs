@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::physical_plan::ExecutionPlanProperties;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::once_per_run::{SharedWork, lock};
 use crate::exec::common::plan_key::ScanPlan;
@@ -15,8 +18,12 @@ use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::probe::build_input::BuildInput;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::slicing::Slicing;
+use crate::exec::range_join::reach::key_set::KeySet;
+use crate::exec::range_join::reach::nearest_slices::read_partitions;
 use crate::exec::range_join::reach::pruned_plan::pruned;
+use crate::exec::range_join::reach::row_groups::row_group_keys;
 use crate::exec::range_join::reach::window_reach::Reach;
+use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 
 /// How often it is checked that files have not changed, besides at the end: there may be many slices and files.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -29,6 +36,8 @@ pub(crate) struct SlicedBuild {
     pub(crate) slicing: Slicing,
     partitions: usize,
     counts: ReachCounts,
+    /// The least and the greatest range key in row groups of the files.
+    row_groups: Vec<(i128, i128)>,
     /// All rows.
     whole: SharedWork<PreparedBuild>,
     /// Whether all rows are read. These take the memory of slices.
@@ -38,14 +47,17 @@ pub(crate) struct SlicedBuild {
 }
 
 impl SlicedBuild {
-    pub(crate) fn new(
+    pub(crate) async fn new(
         input: BuildInput,
         keeper: Option<Arc<BuildSideKeeper>>,
         slicing: Slicing,
         partitions: usize,
     ) -> Self {
+        let row_groups = row_group_keys(&input.plan, slicing.key()).await;
         Self {
             counts: input.metrics.reach_counts(),
+            // Where they are not known, slices read as much as there is memory for.
+            row_groups: row_groups.unwrap_or_default(),
             // The probe rows that were read ahead belong to their partitions.
             input: BuildInput {
                 ahead: None,
@@ -67,17 +79,15 @@ impl SlicedBuild {
             || self.slicing.is_exhausted(self.counts.scanned.value())
     }
 
-    /// Reads and builds what windows reach, in the memory of a slice.
+    /// Builds what windows reach, the rows of a plan, in the memory of a slice.
     ///
     /// # Errors
     /// If that does not suffice. If a file has changed. Those of the operators.
-    pub(crate) async fn slice(&self, reach: Reach) -> Result<PreparedBuild> {
+    pub(crate) async fn slice(&self, plan: Arc<dyn ExecutionPlan>) -> Result<PreparedBuild> {
         let input = &self.input;
         let context = &input.context;
-        let config = context.session_config().options();
-        let plan = pruned(&input.plan, Arc::new(reach), self.counts.clone(), config)?;
         let builder = input.builder(input.columns.clone(), self.partitions)?;
-        let builder = builder.in_memory(context.memory_pool(), self.slicing.slice_bytes);
+        let builder = builder.in_memory(context.memory_pool(), self.slicing.build_bytes());
         let inputs = || {
             let partitions = 0..plan.output_partitioning().partition_count();
             let execute = |partition| plan.execute(partition, Arc::clone(context));
@@ -97,6 +107,52 @@ impl SlicedBuild {
         }
         input.metrics.record_slice();
         Ok(prepared)
+    }
+
+    /// A scan of what is reached.
+    ///
+    /// # Errors
+    /// DataFusion's.
+    pub(super) fn scan(&self, reach: Reach) -> Result<Arc<dyn ExecutionPlan>> {
+        let config = self.input.context.session_config().options();
+        let counts = self.counts.clone();
+        pruned(&self.input.plan, Arc::new(reach), counts, config)
+    }
+
+    /// Reads what is reached, as far as `memory` suffices: `None` if it does not.
+    ///
+    /// # Errors
+    /// Those of the operators.
+    pub(super) async fn read(
+        &self,
+        reach: Reach,
+        memory: &Arc<MemoryReservation>,
+    ) -> Result<Option<Vec<RecordBatch>>> {
+        let plan = self.scan(reach)?;
+        let read = read_partitions(&plan, &self.input.context, memory).await?;
+        Ok(read.map(|partitions| partitions.concat()))
+    }
+
+    /// An empty reservation of memory for rows that a partition reads.
+    pub(super) fn read_memory(&self) -> Arc<MemoryReservation> {
+        let pool = self.input.context.memory_pool();
+        let pool = RetainingPool::new(pool, false, self.slicing.read_bytes);
+        Arc::new(pool.reservation())
+    }
+
+    /// The keys of row groups that have none of these keys, and so are not read for them.
+    pub(super) fn in_other_row_groups(&self, keys: &KeySet) -> KeySet {
+        let groups = self.row_groups.iter();
+        KeySet::of(
+            groups
+                .filter(|group| !keys.meets(**group))
+                .copied()
+                .collect(),
+        )
+    }
+
+    pub(super) fn schema(&self) -> SchemaRef {
+        self.input.plan.schema()
     }
 
     /// Reads and builds all rows, for all partitions that need them.

@@ -13,7 +13,9 @@ use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::join_prepared::join_prepared;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_input::{BatchStream, TakenInput, next_with_rows};
+use crate::exec::range_join::probe::slices::read_rows::{ROWS_AHEAD, ReadRows};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
+use crate::exec::range_join::probe::slicing::part_of;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 
 /// Joins a partition of the probe side.
@@ -30,6 +32,7 @@ pub(crate) fn join_slices(
         rest: Some(input.rest),
         memory,
         most: usize::MAX,
+        build_rows: ReadRows::new(Arc::clone(&build)),
     };
     let joined = stream::try_unfold(Some(rows), move |rows| {
         let (partition, build) = (Arc::clone(&partition), Arc::clone(&build));
@@ -48,6 +51,7 @@ pub(crate) fn join_slices(
                     Some((joined, Some(rows)))
                 }
                 Next::Rest => {
+                    rows.build_rows = ReadRows::new(Arc::clone(&build));
                     let whole = build.whole().await?;
                     let (batches, rest) = rows.into_rest().into_parts();
                     let joined = join_prepared(partition, &whole, batches, rest).await?;
@@ -79,6 +83,8 @@ struct ProbeRows {
     memory: MemoryReservation,
     /// The most rows that the next slice serves.
     most: usize,
+    /// The rows of the build side that have been read for slices.
+    build_rows: ReadRows,
 }
 
 impl ProbeRows {
@@ -93,7 +99,7 @@ impl ProbeRows {
             }
             let mut rows = self.rows().min(self.most);
             let (chunk, reach) = loop {
-                let chunk = self.first(rows);
+                let chunk = first(&self.pending, rows);
                 let Some(reach) = build.slicing.reach(chunk.clone()).await else {
                     return Ok(Next::Rest);
                 };
@@ -106,7 +112,16 @@ impl ProbeRows {
                     _ => return Ok(Next::Rest),
                 }
             };
-            match build.slice(reach).await {
+            let pending = &self.pending;
+            let is_read = self
+                .build_rows
+                .read(&reach, rows, |rows| first(pending, rows));
+            let plan = if is_read.await? {
+                self.build_rows.reached(Arc::new(reach))?
+            } else {
+                build.scan(reach)?
+            };
+            match build.slice(plan).await {
                 Ok(slice) => {
                     self.remove(rows);
                     self.most = rows.saturating_add(rows / 4 + 1);
@@ -119,13 +134,15 @@ impl ProbeRows {
         }
     }
 
-    /// Reads as many rows as the next slice may serve, if memory suffices for them, and at least one batch.
+    /// Reads as many rows as the next slice may serve and those for which it may read, if memory suffices for them, and
+    /// at least one batch.
     async fn read(&mut self, build: &SlicedBuild) -> Result<()> {
         let bytes_of = |batch: &RecordBatch| arrays_bytes(batch.columns());
         let mut bytes = self.pending.iter().map(bytes_of).sum();
         // The last rows have been joined.
         self.memory.shrink(self.memory.size().saturating_sub(bytes));
-        let most = self.most.min(build.slicing.ahead_rows);
+        let most = self.most.saturating_mul(ROWS_AHEAD);
+        let most = most.min(build.slicing.ahead_rows);
         let mut rows = self.rows();
         while rows == 0 || rows < most && bytes < build.slicing.ahead_bytes {
             let Some(rest) = &mut self.rest else {
@@ -150,17 +167,6 @@ impl ProbeRows {
         self.pending.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// The first rows of those that have been read.
-    fn first(&self, rows: usize) -> Vec<RecordBatch> {
-        let mut left = rows;
-        let first = self.pending.iter().map_while(|batch| {
-            let taken = left.min(batch.num_rows());
-            left -= taken;
-            (taken > 0).then(|| batch.slice(0, taken))
-        });
-        first.collect()
-    }
-
     /// Takes the first rows away.
     fn remove(&mut self, rows: usize) {
         let mut left = rows;
@@ -183,13 +189,13 @@ impl ProbeRows {
     }
 }
 
-/// A part of so many rows, which is between 0 and 1.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "no more than all rows"
-)]
-fn part_of(rows: usize, part: f64) -> usize {
-    (rows as f64 * part) as usize
+/// The first rows of some batches.
+fn first(batches: &VecDeque<RecordBatch>, rows: usize) -> Vec<RecordBatch> {
+    let mut left = rows;
+    let first = batches.iter().map_while(|batch| {
+        let taken = left.min(batch.num_rows());
+        left -= taken;
+        (taken > 0).then(|| batch.slice(0, taken))
+    });
+    first.collect()
 }
