@@ -39,8 +39,8 @@ use crate::optimizer::{
     KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin,
     LongListsToTables, NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances,
     OuterJoinToAntiJoin, OwnNamesOfCorrelatedColumns, PartitionRangeJoins, RangeCallToLookup,
-    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
-    WindowsToFrames,
+    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UnnestDependentJoins,
+    UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
@@ -258,6 +258,8 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
+                // What these leave and DataFusion rejects or answers wrongly.
+                Arc::new(UnnestDependentJoins),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),

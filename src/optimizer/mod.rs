@@ -4,10 +4,11 @@
 //!    [`IntervalProductsToBounds`], [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
-//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`FiltersOfFramesToCases`], [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are
-//!    evaluated [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and
-//!    [`OuterJoinToAntiJoin`] around the rule that pushes filters down.
+//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Before the last
+//!    of these, [`UnnestDependentJoins`] takes the other lateral joins. Then [`FiltersOfFramesToCases`],
+//!    [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated
+//!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around
+//!    the rule that pushes filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -39,6 +40,7 @@ pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
+pub use datafusion_dependent_join::UnnestDependentJoins;
 pub use logical::anti_left_join::OuterJoinToAntiJoin;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::filtered_frames::FiltersOfFramesToCases;
