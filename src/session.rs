@@ -17,6 +17,7 @@ use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
+use datafusion_dependent_join::{SubqueriesToDependentJoins, UnnestDependentJoins, single_row_udf};
 
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
@@ -32,6 +33,7 @@ use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::optimizer::rejection::ExplainedRule;
+use crate::optimizer::when_rewriting::WhenRewriting;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
@@ -39,8 +41,8 @@ use crate::optimizer::{
     KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin,
     LongListsToTables, NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances,
     OuterJoinToAntiJoin, OwnNamesOfCorrelatedColumns, PartitionRangeJoins, RangeCallToLookup,
-    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UnnestDependentJoins,
-    UseUniqueGroups, WindowsToFrames,
+    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
+    WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
@@ -137,6 +139,7 @@ fn register_in(
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
     scalars.push(Arc::new(ScalarUDF::from(DistanceUdf::new())));
     scalars.push(Arc::new(ScalarUDF::from(ShiftedBoundUdf::new())));
+    scalars.push(single_row_udf());
     let mut known = scalars.iter().rev();
     let known = known.find(|f| all_names(f.name(), f.aliases()).contains(&"abs".to_string()));
     // Another one than DataFusion's stays, such as Spark's, which wraps around.
@@ -221,7 +224,7 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 7] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 8] = [
         Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
@@ -229,6 +232,8 @@ fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
         Arc::new(IntervalProductsToBounds),
         Arc::new(NullableSubqueries),
         Arc::new(OrderByDistances),
+        // The last, as it looks at what the others leave.
+        Arc::new(WhenRewriting(SubqueriesToDependentJoins)),
     ];
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
     rules.retain(|rule| !is_ours(rule.name()));
@@ -259,7 +264,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
                 // What these leave and DataFusion rejects or answers wrongly.
-                Arc::new(UnnestDependentJoins),
+                Arc::new(WhenRewriting(UnnestDependentJoins)),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),

@@ -5,7 +5,7 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Before the last
-//!    of these, [`UnnestDependentJoins`] takes the other lateral joins. Then [`FiltersOfFramesToCases`],
+//!    of these, [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) takes the other lateral joins. Then [`FiltersOfFramesToCases`],
 //!    [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated
 //!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around
 //!    the rule that pushes filters down.
@@ -36,11 +36,11 @@ pub(crate) mod null_safe_keys;
 pub(crate) mod physical;
 pub(crate) mod prefixes;
 pub(crate) mod rejection;
+pub(crate) mod when_rewriting;
 pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;
-pub use datafusion_dependent_join::UnnestDependentJoins;
 pub use logical::anti_left_join::OuterJoinToAntiJoin;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::filtered_frames::FiltersOfFramesToCases;

@@ -21,14 +21,26 @@ pub(crate) fn source(
     plan: &LogicalPlan,
     exprs: Vec<Expr>,
 ) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
+    match plan {
+        LogicalPlan::Projection(projection) => {
+            let new = projection.expr.iter().cloned().map(Expr::unalias).collect();
+            if let Some(source) = below(plan, &projection.input, new, exprs.clone())? {
+                return Ok(Some(source));
+            }
+        }
+        // These have all rows of the left side, as where another subquery has become a join.
+        LogicalPlan::Join(join)
+            if matches!(join.join_type, JoinType::Left | JoinType::LeftMark)
+                && are_of(&exprs, &join.left) =>
+        {
+            return source(&join.left, exprs);
+        }
+        _ => {}
+    }
     if is_repeatable(plan)? {
         return Ok(Some((plan.clone(), exprs)));
     }
     match plan {
-        LogicalPlan::Projection(projection) => {
-            let new = projection.expr.iter().cloned().map(Expr::unalias).collect();
-            below(plan, &projection.input, new, exprs)
-        }
         LogicalPlan::SubqueryAlias(alias) => {
             let new = columns(alias.input.schema().columns());
             below(plan, &alias.input, new, exprs)
@@ -43,15 +55,9 @@ pub(crate) fn source(
             below(plan, input, group_expr.clone(), exprs)
         }
         LogicalPlan::Join(join) => {
-            let is_of = |side: &LogicalPlan| {
-                let mut used = exprs.iter().flat_map(Expr::column_refs);
-                used.all(|column| side.schema().has_column(column))
-            };
-            let (left, right) = (is_of(&join.left), is_of(&join.right));
+            let (left, right) = (are_of(&exprs, &join.left), are_of(&exprs, &join.right));
             match join.join_type {
-                JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti
-                    if left =>
-                {
+                JoinType::Inner | JoinType::LeftSemi | JoinType::LeftAnti if left => {
                     source(&join.left, exprs)
                 }
                 JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti
@@ -70,10 +76,7 @@ pub(crate) fn source(
         | LogicalPlan::Repartition(_)
         | LogicalPlan::Window(_)
         | LogicalPlan::Extension(_) => {
-            let has_all = |input: &&LogicalPlan| {
-                let mut used = exprs.iter().flat_map(Expr::column_refs);
-                used.all(|column| input.schema().has_column(column))
-            };
+            let has_all = |input: &&LogicalPlan| are_of(&exprs, input);
             match plan.inputs().into_iter().find(has_all) {
                 Some(input) => source(input, exprs),
                 None => Ok(None),
@@ -81,6 +84,12 @@ pub(crate) fn source(
         }
         _ => Ok(None),
     }
+}
+
+/// Whether a plan has all columns that expressions use.
+fn are_of(exprs: &[Expr], plan: &LogicalPlan) -> bool {
+    let mut used = exprs.iter().flat_map(Expr::column_refs);
+    used.all(|column| plan.schema().has_column(column))
 }
 
 /// Goes on below a node whose first columns are the expressions `new` over its input.

@@ -27,31 +27,50 @@
 //!
 //! ```
 //! use datafusion::execution::SessionStateBuilder;
-//! use datafusion_dependent_join::add_rules;
+//! use datafusion_dependent_join::with_dependent_joins;
 //!
-//! let mut state = SessionStateBuilder::new_with_default_features();
-//! let mut optimizer = state.optimizer().take().unwrap_or_default();
-//! add_rules(&mut optimizer.rules);
-//! let state = state.with_optimizer_rules(optimizer.rules).build();
+//! let state = with_dependent_joins(SessionStateBuilder::new_with_default_features()).build();
 //! ```
 
 mod domain;
 mod elimination;
+mod lifting;
+mod membership;
 mod null_safe;
 mod outer;
+mod planned;
 mod refusal;
 mod rule;
+mod single_row;
 
 use std::sync::Arc;
 
-use datafusion::optimizer::OptimizerRule;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 
-pub use rule::UnnestDependentJoins;
+pub use rule::{SubqueriesToDependentJoins, UnnestDependentJoins};
+pub use single_row::single_row_udf;
 
-/// Inserts the rule of this crate, once, before all others. It must see DISTINCT ON before DataFusion makes aggregates
-/// of it, and subqueries before DataFusion makes joins of them.
-pub fn add_rules(rules: &mut Vec<Arc<dyn OptimizerRule + Send + Sync>>) {
-    let rule = UnnestDependentJoins;
-    rules.retain(|known| known.name() != rule.name());
-    rules.insert(0, Arc::new(rule));
+/// Adds the rules of this crate, and its function, to a session.
+///
+/// The analyzer's rule comes last. The optimizer's rule comes before all others: it must see DISTINCT ON before
+/// DataFusion makes aggregates of it, and subqueries before DataFusion makes joins of them. A second call changes
+/// nothing.
+pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBuilder {
+    let mut analyzer = builder.analyzer().take().unwrap_or_default();
+    let lift = SubqueriesToDependentJoins;
+    analyzer.rules.retain(|known| known.name() != lift.name());
+    analyzer.rules.push(Arc::new(lift));
+    *builder.analyzer() = Some(analyzer);
+    let mut optimizer = builder.optimizer().take().unwrap_or_default();
+    let unnest = UnnestDependentJoins;
+    optimizer
+        .rules
+        .retain(|known| known.name() != unnest.name());
+    optimizer.rules.insert(0, Arc::new(unnest));
+    *builder.optimizer() = Some(optimizer);
+    let functions = builder.scalar_functions().get_or_insert_default();
+    functions.retain(|known| known.name() != single_row_udf().name());
+    functions.push(single_row_udf());
+    builder
 }

@@ -36,6 +36,13 @@ pub(crate) fn collect_outer(
     Ok(())
 }
 
+/// Whether a plan refers to columns of queries around it, also in subqueries of its own.
+pub(crate) fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = vec![];
+    collect_outer(plan, &[], &mut found)?;
+    Ok(!found.is_empty())
+}
+
 /// Appends the outer columns of an expression of `node`.
 pub(crate) fn outer_of_expr(expr: &Expr, node: &LogicalPlan) -> Result<Vec<Column>> {
     let mut found = vec![];
@@ -179,6 +186,19 @@ pub(crate) fn subquery_of(expr: &Expr) -> Option<&Subquery> {
         | Expr::SetComparison(SetComparison { subquery, .. }) => Some(subquery),
         _ => None,
     }
+}
+
+/// Whether an expression of a node has a subquery.
+pub(crate) fn has_subquery(node: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    node.apply_expressions(|expr| {
+        found = expr.exists(|e| Ok(subquery_of(e).is_some()))?;
+        Ok(match found {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
+    })?;
+    Ok(found)
 }
 
 fn subquery_of_mut(expr: &mut Expr) -> Option<&mut Subquery> {

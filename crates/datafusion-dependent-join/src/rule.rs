@@ -1,23 +1,96 @@
-//! The optimizer rule, and which lateral joins it takes.
+//! The rules, and which subqueries they take.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, Result, plan_datafusion_err};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{BinaryExpr, Expr, Join, LogicalPlan, Operator, Projection};
+use datafusion::logical_expr::{
+    Expr, Join, LogicalPlan, Projection, SubqueryAlias, check_subquery_expr,
+};
 use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::domain::{columns, source};
 use crate::elimination::joins::join_of;
 use crate::elimination::{Elimination, named};
+use crate::lifting::{Lifting, Place, lift};
 use crate::null_safe::all_same;
-use crate::outer::{collect_outer, lateral, outer_of_expr, subquery_of};
+use crate::outer::{collect_outer, is_correlated, lateral, outer_of_expr, subquery_of};
+use crate::planned::{has_plan, is_key, is_pulled_up};
 use crate::refusal::{Found, Refusal, refuse};
 
-/// Makes joins of the lateral joins that DataFusion rejects or answers wrongly. It must run before DataFusion's rules
-/// for subqueries.
+/// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
+/// [`UnnestDependentJoins`] makes joins of these.
+#[derive(Debug, Default)]
+pub struct SubqueriesToDependentJoins;
+
+impl AnalyzerRule for SubqueriesToDependentJoins {
+    fn name(&self) -> &'static str {
+        "subqueries_to_dependent_joins"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        let lifting = Rejected {
+            names: Cell::new(0),
+        };
+        let mut is_new = false;
+        let lifted = plan.transform_up_with_subqueries(|node| {
+            let lifted = lift(node, &lifting)?;
+            is_new |= lifted.transformed;
+            match is_new {
+                // Values of subqueries may be NULL.
+                true => Ok(Transformed::yes(lifted.data.recompute_schema()?)),
+                false => Ok(lifted),
+            }
+        });
+        Ok(lifted?.data)
+    }
+}
+
+/// The subqueries that DataFusion rejects.
+struct Rejected {
+    names: Cell<usize>,
+}
+
+impl Lifting for Rejected {
+    fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
+        let inner = match subquery {
+            Expr::Not(inner) => inner,
+            other => other,
+        };
+        let Some(plan) = subquery_of(inner) else {
+            return Ok(false);
+        };
+        let is_exists = matches!(inner, Expr::Exists(_));
+        if !is_exists && plan.subquery.schema().fields().len() != 1 {
+            return Ok(false);
+        }
+        // DataFusion takes a subquery that only subqueries of its own correlate for one that is not correlated.
+        let is_missed = plan.outer_ref_columns.is_empty() && is_correlated(&plan.subquery)?;
+        let is_comparison = matches!(inner, Expr::SetComparison(_));
+        Ok(is_missed
+            || is_comparison
+            || check_subquery_expr(place.node, &plan.subquery, inner).is_err())
+    }
+
+    fn join(&self, join: Join) -> Found<LogicalPlan> {
+        Ok(LogicalPlan::Join(join))
+    }
+
+    fn name(&self) -> String {
+        self.names.set(self.names.get() + 1);
+        format!("{LIFTED}{}", self.names.get())
+    }
+}
+
+/// How the names of what was a subquery of an expression begin.
+const LIFTED: &str = "__dependent_";
+
+/// Makes joins of the subqueries that DataFusion rejects or answers wrongly: lateral joins and subqueries in
+/// expressions. It must run before DataFusion's rules for subqueries.
 #[derive(Debug, Default)]
 pub struct UnnestDependentJoins;
 
@@ -36,36 +109,72 @@ impl OptimizerRule for UnnestDependentJoins {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Join(join) = &plan else {
-            return Ok(Transformed::no(plan));
-        };
-        let Some(subquery) = lateral(&join.right) else {
-            return Ok(Transformed::no(plan));
-        };
-        match unnested(&plan, join, &subquery.subquery, config) {
-            Ok(unnested) => Ok(Transformed::yes(unnested)),
-            Err(Refusal::Reason(reason)) => {
-                log::debug!("a lateral join stays as it is: {reason}");
-                Ok(Transformed::no(plan))
-            }
-            Err(Refusal::Error(error)) => Err(error),
+        if let LogicalPlan::Join(join) = &plan
+            && let Some(subquery) = lateral(&join.right)
+        {
+            let is_lifted = is_lifted(&join.right);
+            return match unnested(join, &subquery.subquery, config) {
+                Ok(LogicalPlan::Join(_)) => Ok(Transformed::no(plan)),
+                Ok(unnested) => Ok(Transformed::yes(unnested)),
+                Err(Refusal::Reason(reason)) if is_lifted => {
+                    Err(plan_datafusion_err!("a subquery has no plan: {reason}"))
+                }
+                Err(Refusal::Reason(reason)) => {
+                    log::debug!("a lateral join stays as it is: {reason}");
+                    Ok(Transformed::no(plan))
+                }
+                Err(Refusal::Error(error)) => Err(error),
+            };
         }
+        lift(plan, &NotPlanned { config })
+    }
+}
+
+fn is_lifted(right: &LogicalPlan) -> bool {
+    matches!(right, LogicalPlan::SubqueryAlias(SubqueryAlias { alias, .. }) if alias.table().starts_with(LIFTED))
+}
+
+/// The subqueries that DataFusion does not plan rightly.
+struct NotPlanned<'a> {
+    config: &'a dyn OptimizerConfig,
+}
+
+impl Lifting for NotPlanned<'_> {
+    fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
+        Ok(!has_plan(subquery, place)?)
+    }
+
+    fn join(&self, join: Join) -> Found<LogicalPlan> {
+        let right = Arc::clone(&join.right);
+        match lateral(&right) {
+            Some(subquery) => unnested(&join, &subquery.subquery, self.config),
+            None => Ok(LogicalPlan::Join(join)),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.config.alias_generator().next("__subquery")
     }
 }
 
 fn unnested(
-    plan: &LogicalPlan,
     join: &Join,
     subquery: &LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Found<LogicalPlan> {
     let mut outer = vec![];
     collect_outer(subquery, &[], &mut outer)?;
-    if !matches!(join.join_type, JoinType::Inner | JoinType::Left) || outer.is_empty() {
-        return refuse("it is not correlated, or no INNER or LEFT JOIN");
+    if outer.is_empty() {
+        return refuse("it is not correlated");
     }
-    if is_pulled_up(subquery)? {
-        return refuse("DataFusion has a plan for it");
+    match join.join_type {
+        JoinType::Inner | JoinType::Left if is_pulled_up(subquery)? => {
+            // DataFusion has the right plan.
+            return Ok(LogicalPlan::Join(join.clone()));
+        }
+        JoinType::Inner | JoinType::Left => {}
+        JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {}
+        _ => return refuse("it is a RIGHT or FULL JOIN"),
     }
     if !outer
         .iter()
@@ -76,8 +185,9 @@ fn unnested(
     let mut of_left = vec![];
     collect_outer(&join.left, &[], &mut of_left)?;
     let on = join.on.iter().flat_map(|(l, r)| [l, r]);
+    let node = LogicalPlan::Join(join.clone());
     for expr in on.chain(&join.filter) {
-        of_left.extend(outer_of_expr(expr, plan)?);
+        of_left.extend(outer_of_expr(expr, &node)?);
     }
     if !of_left.is_empty() {
         return refuse("its outer side refers to a query further out");
@@ -110,67 +220,6 @@ fn unnested(
     exprs.truncate(join.schema.fields().len());
     let projection = Projection::try_new(named(exprs, &join.schema), Arc::new(joined))?;
     Ok(LogicalPlan::Projection(projection))
-}
-
-/// Whether DataFusion's rule has the right plan: conditions on outer columns below projections, and below an aggregate
-/// without GROUP BY if they are equalities.
-fn is_pulled_up(subquery: &LogicalPlan) -> Found<bool> {
-    let mut plan = subquery;
-    let (mut is_aggregated, mut is_filtered) = (false, false);
-    loop {
-        let mut below = vec![];
-        collect_outer(plan, &[], &mut below)?;
-        if below.is_empty() {
-            return Ok(true);
-        }
-        let mut is_outer = false;
-        plan.apply_expressions(|expr| {
-            is_outer |= !outer_of_expr(expr, plan)?.is_empty();
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        plan = match plan {
-            // Not an alias, above which its rule uses the names below it.
-            LogicalPlan::Projection(projection) if !is_outer => &projection.input,
-            LogicalPlan::Aggregate(aggregate)
-                if !is_outer
-                    && !is_aggregated
-                    && !is_filtered
-                    && aggregate.group_expr.is_empty() =>
-            {
-                is_aggregated = true;
-                &aggregate.input
-            }
-            LogicalPlan::Filter(filter) => {
-                for predicate in split_conjunction(&filter.predicate) {
-                    let is_outer = !outer_of_expr(predicate, plan)?.is_empty();
-                    let has_subquery = predicate.exists(|e| Ok(subquery_of(e).is_some()))?;
-                    if is_outer && (has_subquery || is_aggregated && !is_key(predicate)) {
-                        return Ok(false);
-                    }
-                }
-                is_filtered = true;
-                &filter.input
-            }
-            _ => return Ok(false),
-        };
-    }
-}
-
-/// Whether a condition says that a column is equal to what the outer query gives.
-fn is_key(predicate: &Expr) -> bool {
-    let Expr::BinaryExpr(BinaryExpr {
-        left,
-        op: Operator::Eq,
-        right,
-    }) = predicate
-    else {
-        return false;
-    };
-    let is_column = |expr: &Expr| match expr {
-        Expr::Cast(cast) => matches!(*cast.expr, Expr::Column(_)),
-        expr => matches!(expr, Expr::Column(_)),
-    };
-    is_column(left) && !right.any_column_refs() || is_column(right) && !left.any_column_refs()
 }
 
 /// Fails where DataFusion would have a wrong plan: it computes window functions and FULL JOINs before the conditions on

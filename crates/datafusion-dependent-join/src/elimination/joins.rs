@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Column, JoinType, NullEquality};
+use datafusion::common::{Column, JoinType, NullEquality, Result};
 use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, JoinConstraint, LogicalPlan};
@@ -145,7 +145,7 @@ pub(crate) fn join_of(
     right: LogicalPlan,
     join: &Join,
     conditions: impl IntoIterator<Item = Expr>,
-) -> Found<LogicalPlan> {
+) -> Result<LogicalPlan> {
     let join = Join::try_new(
         Arc::new(left),
         Arc::new(right),

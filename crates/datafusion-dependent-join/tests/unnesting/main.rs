@@ -1,4 +1,7 @@
-//! The rule, compared with each subquery run by itself for each outer row.
+//! The rules, compared with each subquery run by itself for each outer row.
 
+mod expressions;
+mod generator;
 mod lateral;
 mod naive;
+mod tmp;

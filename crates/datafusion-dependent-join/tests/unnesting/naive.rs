@@ -1,12 +1,17 @@
 //! What a lateral join means: the subquery is run for each outer row, with its values as constants.
 
+use std::sync::Arc;
+
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::Schema;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::Result;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_dependent_join::add_rules;
+use datafusion_dependent_join::with_dependent_joins;
 use rmq_testing::Random;
+
+use crate::generator::Pair;
 
 /// The columns of the outer table `q` that subqueries refer to, and their types.
 const OUTER: [(&str, &str); 4] = [
@@ -29,11 +34,8 @@ impl Sessions {
                 .with_target_partitions(2)
                 .with_batch_size(3)
         };
-        let mut state = SessionStateBuilder::new_with_default_features().with_config(config());
-        let mut optimizer = state.optimizer().take().unwrap_or_default();
-        add_rules(&mut optimizer.rules);
-        let state = state.with_optimizer_rules(optimizer.rules).build();
-        let unnesting = SessionContext::new_with_state(state);
+        let builder = SessionStateBuilder::new_with_default_features().with_config(config());
+        let unnesting = SessionContext::new_with_state(with_dependent_joins(builder).build());
         let plain = SessionContext::new_with_config(config());
         for table in tables {
             unnesting.sql(table).await?.collect().await?;
@@ -65,9 +67,7 @@ impl Sessions {
             (_, Some(on)) => format!(" ON {on}"),
             (false, None) => String::new(),
         };
-        let lateral = OUTER.iter().fold(subquery.to_string(), |sql, (name, _)| {
-            sql.replace(&format!("{{{name}}}"), &format!("q.{name}"))
-        });
+        let lateral = with_columns(subquery);
         let sql = format!("SELECT q.id, x.* FROM q {kind} LATERAL ({lateral}) AS x{condition}");
         let mut got = match self.unnested(&sql).await {
             Ok(rows) => rows,
@@ -75,19 +75,10 @@ impl Sessions {
         };
 
         let mut expected = vec![];
-        for outer in self.plain("SELECT id, a, b, s, f FROM q").await.expect("q") {
-            let mut subquery = subquery.to_string();
-            let mut values = format!("{} AS id", outer[0]);
-            for ((name, data_type), value) in OUTER.iter().zip(&outer[1..]) {
-                let value = match (value.as_str(), *data_type) {
-                    ("NULL", _) => format!("CAST(NULL AS {data_type})"),
-                    (value, _) => format!("CAST('{value}' AS {data_type})"),
-                };
-                subquery = subquery.replace(&format!("{{{name}}}"), &value);
-                values += &format!(", {value} AS {name}");
-            }
+        for outer in self.outer_rows().await {
+            let (row, subquery) = (outer.relation(), outer.with_constants(subquery));
             let joined = format!(
-                "SELECT q.id, x.* FROM (SELECT {values}) AS q LEFT JOIN ({subquery}) AS x ON {}",
+                "SELECT q.id, x.* FROM ({row}) AS q LEFT JOIN ({subquery}) AS x ON {}",
                 on.unwrap_or("true")
             );
             let inner = joined.replacen("LEFT JOIN", "INNER JOIN", 1);
@@ -108,6 +99,143 @@ impl Sessions {
             "{sql}\n got      {got:?}\n expected {expected:?}"
         );
     }
+
+    /// Fails unless a query over `q` has the rows that it has where `{E}` and `{B}` are columns of `q`, computed for one
+    /// row after the other. It fails where a scalar subquery has more than one row.
+    pub async fn check_query(&self, place: &str, value: &Pair, condition: &Pair) {
+        let sql = place.replace("{E}", &value.sql);
+        let sql = with_columns(&sql.replace("{B}", &condition.sql));
+        let got = self.unnested(&sql).await;
+
+        let mut expressions = vec![];
+        for (mark, name, pair) in [("{E}", "e", value), ("{B}", "c", condition)] {
+            if place.contains(mark) {
+                expressions.push(format!(", {} AS rmq_{name}", pair.naive));
+            }
+        }
+        let mut all = vec![];
+        for outer in self.outer_rows().await {
+            let row = outer.relation();
+            let expressions = outer.with_constants(&expressions.concat());
+            let computed = format!("SELECT q.*{expressions} FROM ({row}) AS q");
+            let batches = match self.plain.sql(&computed).await {
+                Ok(frame) => frame.collect().await,
+                Err(error) => Err(error),
+            };
+            match batches {
+                Ok(batches) => all.extend(batches),
+                Err(error) if error.to_string().contains("more than one row") => {
+                    // The query may leave out this row, or the branch of a CASE.
+                    if let Err(error) = got {
+                        let error = error.to_string();
+                        assert!(error.contains("more than one row"), "{sql}\n{error}");
+                    }
+                    return;
+                }
+                Err(error) => {
+                    eprintln!("no plan for the naive query: {computed}\n{error}");
+                    return;
+                }
+            }
+        }
+        let Some(first) = all.first() else {
+            return;
+        };
+        let fields = first
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.as_ref().clone().with_nullable(true))
+            .collect::<Vec<_>>();
+        let schema = Arc::new(Schema::new(fields));
+        let all = all.into_iter().map(|batch| {
+            batch
+                .with_schema(Arc::clone(&schema))
+                .expect("the same types")
+        });
+        let rows = self
+            .plain
+            .read_batches(all.collect::<Vec<_>>())
+            .expect("batches");
+        let table = rows.into_view();
+        self.plain.deregister_table("outer_rows").expect("a table");
+        self.plain
+            .register_table("outer_rows", table)
+            .expect("a table");
+        let naive = place.replace("{E}", "q.rmq_e").replace("{B}", "q.rmq_c");
+        let naive = naive
+            .replace("FROM q", "FROM outer_rows AS q")
+            .replace("JOIN q", "JOIN outer_rows AS q");
+        let mut expected = match self.plain(&naive).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                eprintln!("no plan for the naive query: {naive}\n{error}");
+                return;
+            }
+        };
+        let mut got = match got {
+            Ok(rows) => rows,
+            Err(error) => panic!("{sql}\n{error}"),
+        };
+        if !place.contains("FROM q ORDER BY") {
+            got.sort();
+            expected.sort();
+        }
+        assert!(
+            got == expected,
+            "{sql}\n got      {got:?}\n expected {expected:?}"
+        );
+    }
+
+    async fn outer_rows(&self) -> Vec<OuterRow> {
+        let rows = self.plain("SELECT id, a, b, s, f FROM q").await.expect("q");
+        rows.into_iter().map(OuterRow).collect()
+    }
+}
+
+/// A row of `q`, as texts.
+struct OuterRow(Vec<String>);
+
+impl OuterRow {
+    fn constants(&self) -> impl Iterator<Item = (&'static str, String)> {
+        OUTER
+            .iter()
+            .zip(&self.0[1..])
+            .map(|((name, data_type), value)| {
+                let value = match value.as_str() {
+                    "NULL" => format!("CAST(NULL AS {data_type})"),
+                    value => format!("CAST('{value}' AS {data_type})"),
+                };
+                (*name, value)
+            })
+    }
+
+    /// A query of one row.
+    fn relation(&self) -> String {
+        let columns = self
+            .constants()
+            .map(|(name, value)| format!(", {value} AS {name}"));
+        format!(
+            "SELECT CAST({} AS INT) AS id{}",
+            self.0[0],
+            columns.collect::<String>()
+        )
+    }
+
+    /// SQL with constants in place of outer columns.
+    fn with_constants(&self, sql: &str) -> String {
+        self.constants()
+            .fold(sql.to_string(), |sql, (name, value)| {
+                sql.replace(&format!("{{{name}}}"), &value)
+            })
+    }
+}
+
+/// SQL with the columns of `q` in place of outer columns.
+fn with_columns(sql: &str) -> String {
+    OUTER.iter().fold(sql.to_string(), |sql, (name, _)| {
+        sql.replace(&format!("{{{name}}}"), &format!("q.{name}"))
+    })
 }
 
 async fn rows(context: &SessionContext, sql: &str) -> Result<Vec<Vec<String>>> {
