@@ -28,6 +28,7 @@ use crate::expr::distance::DistanceUdf;
 use crate::expr::first_last::{FirstLastPlanner, FirstLastUdf};
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::expr::interval_product::IntervalProductPlanner;
+use crate::expr::range_calls::range_udf;
 use crate::expr::range_udf::RangeUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
@@ -233,7 +234,11 @@ fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
         Arc::new(NullableSubqueries),
         Arc::new(OrderByDistances),
         // The last, as it looks at what the others leave.
-        Arc::new(WhenRewriting(SubqueriesToDependentJoins)),
+        Arc::new(WhenRewriting(SubqueriesToDependentJoins {
+            keeps: |e| range_udf(e).is_some(),
+            // `NullableSubqueries` mends them where they are.
+            keeps_not_null: true,
+        })),
     ];
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
     rules.retain(|rule| !is_ours(rule.name()));

@@ -1,11 +1,15 @@
-//! Lateral joins of any shape for [DataFusion](datafusion).
+//! Correlated subqueries of any shape for [DataFusion](datafusion).
 //!
-//! DataFusion makes a join of `q CROSS JOIN LATERAL (SELECT … FROM p WHERE p.k = q.k)` by pulling conditions up. That
-//! fails for most operators between the condition and the join, and for some, such as DISTINCT and window functions,
-//! the answer is wrong. [`UnnestDependentJoins`] has a plan for them, as in Neumann and Kemper, *Unnesting Arbitrary
-//! Queries* (BTW 2015), and Neumann, *Improving Unnesting of Complex Queries* (BTW 2025): the distinct values of the
-//! outer columns, the *domain*, are pushed down the plan of the subquery, until it is evaluated for all of them at
-//! once. What DataFusion plans rightly by itself is left to it.
+//! DataFusion makes a join of `(SELECT max(p.v) FROM p WHERE p.k = q.k)` by pulling conditions up. That fails for most
+//! operators between the condition and the join, and for some, such as DISTINCT and window functions, the answer is
+//! wrong. The rules of this crate have a plan for them, as in Neumann and Kemper, *Unnesting Arbitrary Queries* (BTW
+//! 2015), and Neumann, *Improving Unnesting of Complex Queries* (BTW 2025). What DataFusion plans rightly by itself is
+//! left to it.
+//!
+//! 1. [`SubqueriesToDependentJoins`] and [`UnnestDependentJoins`] make a *dependent join* of a subquery in an expression:
+//!    a lateral join, of the kind LEFT for a value, semi, anti or mark for EXISTS, IN, ANY and ALL.
+//! 2. [`UnnestDependentJoins`] pushes the distinct values of the outer columns, the *domain*, down the plan of the right
+//!    side, until it is evaluated for all of them at once.
 //!
 //! ```text
 //!   SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT DISTINCT p.v FROM p WHERE p.k < q.k) AS x
@@ -58,7 +62,7 @@ pub use single_row::single_row_udf;
 /// nothing.
 pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBuilder {
     let mut analyzer = builder.analyzer().take().unwrap_or_default();
-    let lift = SubqueriesToDependentJoins;
+    let lift = SubqueriesToDependentJoins::default();
     analyzer.rules.retain(|known| known.name() != lift.name());
     analyzer.rules.push(Arc::new(lift));
     *builder.analyzer() = Some(analyzer);

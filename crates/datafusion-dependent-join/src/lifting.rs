@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, JoinType, NullEquality, Result, ScalarValue};
 use datafusion::functions_aggregate::count::count;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
@@ -53,6 +53,11 @@ pub(crate) struct Place<'a> {
 pub(crate) trait Lifting {
     /// Whether a subquery becomes a join.
     fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool>;
+
+    /// Whether the subqueries below an expression stay as they are.
+    fn keeps(&self, _expr: &Expr) -> bool {
+        false
+    }
 
     /// The plan of a dependent join, or why there is none. The expression stays as it is then.
     fn join(&self, join: Join) -> Found<LogicalPlan>;
@@ -293,8 +298,16 @@ impl<'a> Input<'a> {
             is_conjunct: false,
             ..place
         };
-        let replaced = expr.transform_up(|e| {
-            if subquery_of(&e).is_none() || !self.lifting.takes(&e, place)? {
+        let lifting = self.lifting;
+        let down = |e: Expr| {
+            let recursion = match lifting.keeps(&e) {
+                true => TreeNodeRecursion::Jump,
+                false => TreeNodeRecursion::Continue,
+            };
+            Ok(Transformed::new(e, false, recursion))
+        };
+        let up = |e: Expr| {
+            if subquery_of(&e).is_none() || !lifting.takes(&e, place)? {
                 return Ok(Transformed::no(e));
             }
             let value = match (&e, Membership::of(&e)) {
@@ -306,8 +319,8 @@ impl<'a> Input<'a> {
                 Some(value) => Transformed::yes(value),
                 None => Transformed::no(e),
             })
-        });
-        Ok(replaced?.data)
+        };
+        Ok(expr.transform_down_up(down, up)?.data)
     }
 
     /// The value of a scalar subquery.

@@ -24,8 +24,26 @@ use crate::refusal::{Found, Refusal, refuse};
 
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.
-#[derive(Debug, Default)]
-pub struct SubqueriesToDependentJoins;
+///
+/// It also takes scalar subqueries whose column is NOT NULL and that may have no row: DataFusion takes their value to be
+/// NOT NULL, too.
+#[derive(Debug)]
+pub struct SubqueriesToDependentJoins {
+    /// Whether the subqueries below an expression stay as they are, such as those of functions that take a query as an
+    /// argument, not its value.
+    pub keeps: fn(&Expr) -> bool,
+    /// Whether to leave scalar subqueries that are NOT NULL by mistake, as another rule mends them.
+    pub keeps_not_null: bool,
+}
+
+impl Default for SubqueriesToDependentJoins {
+    fn default() -> Self {
+        Self {
+            keeps: |_| false,
+            keeps_not_null: false,
+        }
+    }
+}
 
 impl AnalyzerRule for SubqueriesToDependentJoins {
     fn name(&self) -> &'static str {
@@ -34,6 +52,7 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
         let lifting = Rejected {
+            rule: self,
             names: Cell::new(0),
         };
         let mut is_new = false;
@@ -51,11 +70,12 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
 }
 
 /// The subqueries that DataFusion rejects.
-struct Rejected {
+struct Rejected<'a> {
+    rule: &'a SubqueriesToDependentJoins,
     names: Cell<usize>,
 }
 
-impl Lifting for Rejected {
+impl Lifting for Rejected<'_> {
     fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
         let inner = match subquery {
             Expr::Not(inner) => inner,
@@ -71,9 +91,19 @@ impl Lifting for Rejected {
         // DataFusion takes a subquery that only subqueries of its own correlate for one that is not correlated.
         let is_missed = plan.outer_ref_columns.is_empty() && is_correlated(&plan.subquery)?;
         let is_comparison = matches!(inner, Expr::SetComparison(_));
+        let fields = plan.subquery.schema().fields();
+        let is_not_null = matches!(inner, Expr::ScalarSubquery(_))
+            && !self.rule.keeps_not_null
+            && fields.iter().all(|field| !field.is_nullable())
+            && !has_some_row(&plan.subquery);
         Ok(is_missed
+            || is_not_null
             || is_comparison
             || check_subquery_expr(place.node, &plan.subquery, inner).is_err())
+    }
+
+    fn keeps(&self, expr: &Expr) -> bool {
+        (self.rule.keeps)(expr)
     }
 
     fn join(&self, join: Join) -> Found<LogicalPlan> {
@@ -83,6 +113,17 @@ impl Lifting for Rejected {
     fn name(&self) -> String {
         self.names.set(self.names.get() + 1);
         format!("{LIFTED}{}", self.names.get())
+    }
+}
+
+/// Whether a plan has a row, whatever is in the tables.
+fn has_some_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => has_some_row(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => has_some_row(&alias.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::EmptyRelation(relation) => relation.produce_one_row,
+        _ => false,
     }
 }
 

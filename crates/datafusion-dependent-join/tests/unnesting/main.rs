@@ -4,4 +4,3 @@ mod expressions;
 mod generator;
 mod lateral;
 mod naive;
-mod tmp;
