@@ -17,6 +17,7 @@ use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
+use datafusion_dependent_join::{SubqueriesToDependentJoins, UnnestDependentJoins, single_row_udf};
 
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
@@ -27,12 +28,14 @@ use crate::expr::distance::DistanceUdf;
 use crate::expr::first_last::{FirstLastPlanner, FirstLastUdf};
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::expr::interval_product::IntervalProductPlanner;
+use crate::expr::range_calls::range_udf;
 use crate::expr::range_udf::RangeUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::rejection::ExplainedRule;
+use crate::optimizer::when_rewriting::WhenRewriting;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
@@ -138,6 +141,7 @@ fn register_in(
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
     scalars.push(Arc::new(ScalarUDF::from(DistanceUdf::new())));
     scalars.push(Arc::new(ScalarUDF::from(ShiftedBoundUdf::new())));
+    scalars.push(single_row_udf());
     let mut known = scalars.iter().rev();
     let known = known.find(|f| all_names(f.name(), f.aliases()).contains(&"abs".to_string()));
     // Another one than DataFusion's stays, such as Spark's, which wraps around.
@@ -222,7 +226,7 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 7] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 8] = [
         Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
@@ -230,6 +234,12 @@ fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
         Arc::new(IntervalProductsToBounds),
         Arc::new(NullableSubqueries),
         Arc::new(OrderByDistances),
+        // The last, as it looks at what the others leave.
+        Arc::new(WhenRewriting(SubqueriesToDependentJoins {
+            keeps: |e| range_udf(e).is_some(),
+            // `NullableSubqueries` mends them where they are.
+            keeps_not_null: true,
+        })),
     ];
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
     rules.retain(|rule| !is_ours(rule.name()));
@@ -259,6 +269,8 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
+                // What these leave and DataFusion rejects or answers wrongly.
+                Arc::new(WhenRewriting(UnnestDependentJoins)),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
                 Arc::new(KeepFirstReasons),

@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Distinct, Expr, JoinType, Limit, LogicalPlan, Operator, SortExpr, binary_expr,
+    Expr, JoinType, Limit, LogicalPlan, Operator, SortExpr, binary_expr,
 };
 
 use crate::common::sql_text::sql_text;
@@ -53,14 +53,6 @@ pub(crate) fn instead_of(shape: Shape, subquery: &LogicalPlan, sql: &str) -> Str
                 ),
             }
         }
-        (Shape::Lateral, LogicalPlan::Distinct(Distinct::On(on))) => format!(
-            "{joined} QUALIFY row_number() OVER (PARTITION BY the key of {outer}, {} ORDER BY …) = 1",
-            on.on_expr
-                .iter()
-                .map(sql_text)
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
         (Shape::In | Shape::Exists, LogicalPlan::Limit(limit)) => {
             let order = order_of(limit).map_or_else(
                 || format!(", with ORDER BY {key} before its LIMIT"),
@@ -73,9 +65,6 @@ pub(crate) fn instead_of(shape: Shape, subquery: &LogicalPlan, sql: &str) -> Str
         }
         (Shape::In | Shape::Exists, LogicalPlan::Union(_)) => {
             "one for each part of the UNION, with OR between them".to_string()
-        }
-        (Shape::Lateral, LogicalPlan::Union(_)) => {
-            "UNION ALL of queries with one LATERAL each".to_string()
         }
         (Shape::In, LogicalPlan::Aggregate(aggregate)) if aggregate.group_expr.is_empty() => {
             "= in place of IN, as it has one row".to_string()

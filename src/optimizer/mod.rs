@@ -4,10 +4,11 @@
 //!    [`IntervalProductsToBounds`], [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
-//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then
-//!    [`FiltersOfFramesToCases`], [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are
-//!    evaluated [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and
-//!    [`OuterJoinToAntiJoin`] around the rule that pushes filters down.
+//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Before the last
+//!    of these, [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) takes the other lateral joins. Then [`FiltersOfFramesToCases`],
+//!    [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated
+//!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around
+//!    the rule that pushes filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -35,6 +36,7 @@ pub(crate) mod null_safe_keys;
 pub(crate) mod physical;
 pub(crate) mod prefixes;
 pub(crate) mod rejection;
+pub(crate) mod when_rewriting;
 pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;

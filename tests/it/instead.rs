@@ -48,13 +48,6 @@ const CASES: &[Case] = &[
         naive: Value("(SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 1)"),
     },
     Case {
-        rejected: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts LIMIT 2) AS x",
-        reason: "it has LIMIT without ORDER BY",
-        spelled: &["ORDER BY p.ts LIMIT 2"],
-        write: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 2) AS x",
-        naive: Rows("SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 2"),
-    },
-    Case {
         rejected: "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.ts + q.ts <= 4) FROM q",
         reason: "p.ts + q.ts <= 4 mixes the sides",
         spelled: &["p.ts <= 4 - q.ts"],
@@ -363,37 +356,6 @@ const CASES: &[Case] = &[
     },
     // LATERAL.
     Case {
-        rejected: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts UNION ALL SELECT -p.v FROM p \
-                   WHERE p.ts > q.ts) AS x",
-        reason: "ends in UNION",
-        spelled: &["UNION ALL"],
-        write: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts) AS x UNION ALL SELECT q.id, x.v \
-                FROM q CROSS JOIN LATERAL (SELECT -p.v AS v FROM p WHERE p.ts > q.ts) AS x",
-        naive: Rows(
-            "SELECT CASE WHEN p.ts <= q.ts THEN p.v ELSE -p.v END FROM p WHERE q.ts IS NOT NULL",
-        ),
-    },
-    Case {
-        rejected: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p JOIN p AS r ON r.ts = p.ts + q.ts) AS x",
-        reason: "ends in a join",
-        spelled: &["q JOIN (p CROSS JOIN p AS r) ON r.ts = p.ts + q.ts"],
-        write: "SELECT q.id, p.v FROM q JOIN (p CROSS JOIN p AS r) ON r.ts = p.ts + q.ts",
-        naive: Rows("SELECT p.v FROM p JOIN p AS r ON r.ts = p.ts + q.ts"),
-    },
-    Case {
-        rejected: "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT DISTINCT ON (p.sym) p.v FROM p WHERE p.ts <= q.ts \
-                   ORDER BY p.sym, p.ts DESC) AS x",
-        reason: "ends in DISTINCT",
-        spelled: &[
-            "q JOIN p ON p.ts <= q.ts QUALIFY row_number() OVER (PARTITION BY the key of q, p.sym ORDER BY",
-            ") = 1",
-        ],
-        write: "SELECT q.id, p.v FROM q JOIN p ON p.ts <= q.ts QUALIFY row_number() OVER (PARTITION BY q.id, p.sym ORDER BY p.ts DESC) = 1",
-        naive: Rows(
-            "SELECT DISTINCT ON (p.sym) p.v FROM p WHERE p.ts <= q.ts ORDER BY p.sym, p.ts DESC",
-        ),
-    },
-    Case {
         rejected: "SELECT q.id, x.sym, x.s FROM q CROSS JOIN LATERAL (SELECT p.sym, sum(p.v) AS s FROM p WHERE p.ts <= q.ts \
                    GROUP BY GROUPING SETS ((p.sym), (p.sym, p.ts))) AS x",
         reason: "it has GROUP BY",
@@ -403,26 +365,34 @@ const CASES: &[Case] = &[
             "SELECT p.sym, sum(p.v) AS s FROM p WHERE p.ts <= q.ts GROUP BY GROUPING SETS ((p.sym), (p.sym, p.ts))",
         ),
     },
-    Case {
-        rejected: "SELECT q.id, x.n FROM q LEFT JOIN LATERAL (SELECT min(p.v) AS n FROM p WHERE p.ts > q.ts) AS x ON x.n > q.id",
-        reason: "its LEFT JOIN has the condition x.n > q.id",
-        spelled: &["LEFT JOIN (SELECT", "AS x WHERE x.n > q.id) AS y"],
-        write: "SELECT q.id, y.n FROM q LEFT JOIN (SELECT q.id, x.n FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS n FROM p \
-                WHERE p.ts > q.ts) AS x WHERE x.n > q.id) AS y ON y.id = q.id",
-        naive: LeftRows(
-            "SELECT n FROM (SELECT min(p.v) AS n FROM p WHERE p.ts > q.ts) WHERE n > q.id",
-        ),
-    },
-    Case {
-        rejected: "SELECT q.id, x.v FROM q LEFT JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 2) AS x ON x.v > q.b",
-        reason: "its LEFT JOIN has the condition x.v > q.b",
-        spelled: &["LEFT JOIN (SELECT", "AS x WHERE x.v > q.b) AS y"],
-        write: "SELECT q.id, y.v FROM q LEFT JOIN (SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts \
-                ORDER BY p.ts LIMIT 2) AS x WHERE x.v > q.b) AS y ON y.id = q.id",
-        naive: LeftRows(
+];
+
+/// Lateral joins that have a plan, by datafusion-dependent-join, though no rule of this crate takes them.
+const UNNESTED: &[(&str, Naive)] = &[
+    (
+        "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts UNION ALL SELECT -p.v FROM p \
+                   WHERE p.ts > q.ts) AS x",
+        Rows("SELECT CASE WHEN p.ts <= q.ts THEN p.v ELSE -p.v END FROM p WHERE q.ts IS NOT NULL"),
+    ),
+    (
+        "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT p.v FROM p JOIN p AS r ON r.ts = p.ts + q.ts) AS x",
+        Rows("SELECT p.v FROM p JOIN p AS r ON r.ts = p.ts + q.ts"),
+    ),
+    (
+        "SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT DISTINCT ON (p.sym) p.v FROM p WHERE p.ts <= q.ts \
+                   ORDER BY p.sym, p.ts DESC) AS x",
+        Rows("SELECT DISTINCT ON (p.sym) p.v FROM p WHERE p.ts <= q.ts ORDER BY p.sym, p.ts DESC"),
+    ),
+    (
+        "SELECT q.id, x.n FROM q LEFT JOIN LATERAL (SELECT min(p.v) AS n FROM p WHERE p.ts > q.ts) AS x ON x.n > q.id",
+        LeftRows("SELECT n FROM (SELECT min(p.v) AS n FROM p WHERE p.ts > q.ts) WHERE n > q.id"),
+    ),
+    (
+        "SELECT q.id, x.v FROM q LEFT JOIN LATERAL (SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 2) AS x ON x.v > q.b",
+        LeftRows(
             "SELECT v FROM (SELECT p.v FROM p WHERE p.ts <= q.ts ORDER BY p.ts LIMIT 2) WHERE v > q.b",
         ),
-    },
+    ),
 ];
 
 /// The rows in an order of their own, their values between spaces.
@@ -533,4 +503,17 @@ async fn each_rejected_subquery_has_a_spelling_that_works() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[tokio::test]
+async fn lateral_joins_of_other_shapes_are_unnested() {
+    let (ctx, plain) = (session(), SessionContext::new());
+    for sql in TABLES {
+        run(&ctx, sql).await.expect(sql);
+        run(&plain, sql).await.expect(sql);
+    }
+    for (sql, naive) in UNNESTED {
+        let found = rows(&ctx, sql).await.expect(sql);
+        assert_eq!(found, expected(&plain, naive).await, "{sql}");
+    }
 }

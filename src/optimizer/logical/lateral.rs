@@ -100,10 +100,7 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
         _ => {
             let condition = condition.map_or("an equality".to_string(), sql_text);
-            return reject(format!(
-                "its LEFT JOIN has the condition {condition}: write LEFT JOIN (SELECT … CROSS JOIN LATERAL (…) AS x WHERE \
-                 {condition}) AS y, by the key of the rows before it"
-            ));
+            return reject(format!("its LEFT JOIN has the condition {condition}"));
         }
     }
     let lateral = Lateral::try_match(&join.left, &subquery.subquery, join.join_type, config)?;

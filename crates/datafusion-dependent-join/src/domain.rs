@@ -1,0 +1,179 @@
+//! The rows that the domain is taken from.
+//!
+//! The outer side of a lateral join is evaluated twice: for its rows, and for the domain. A value that is missing from
+//! the domain would lose rows, so the domain is taken from a plan that has the same rows each time. A plan with more
+//! rows serves as well: what is below a LIMIT, or one side of a join.
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, JoinType, Result};
+use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
+
+use crate::outer::subquery_of;
+
+/// Aggregates whose value does not depend on the order of rows.
+const ORDERLESS: [&str; 10] = [
+    "min", "max", "count", "sum", "avg", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor",
+];
+
+/// A plan that has the same rows whenever it is evaluated, and expressions over it that have at least the values of
+/// `exprs`, which are over `plan`.
+pub(crate) fn source(
+    plan: &LogicalPlan,
+    exprs: Vec<Expr>,
+) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
+    match plan {
+        LogicalPlan::Projection(projection) => {
+            let new = projection.expr.iter().cloned().map(Expr::unalias).collect();
+            if let Some(source) = below(plan, &projection.input, new, exprs.clone())? {
+                return Ok(Some(source));
+            }
+        }
+        // These have all rows of the left side, as where another subquery has become a join.
+        LogicalPlan::Join(join)
+            if matches!(join.join_type, JoinType::Left | JoinType::LeftMark)
+                && are_of(&exprs, &join.left) =>
+        {
+            return source(&join.left, exprs);
+        }
+        _ => {}
+    }
+    if is_repeatable(plan)? {
+        return Ok(Some((plan.clone(), exprs)));
+    }
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => {
+            let new = columns(alias.input.schema().columns());
+            below(plan, &alias.input, new, exprs)
+        }
+        LogicalPlan::Distinct(Distinct::On(on)) => {
+            let new = on.select_expr.iter().cloned().map(Expr::unalias);
+            below(plan, &on.input, new.collect(), exprs)
+        }
+        LogicalPlan::Aggregate(Aggregate {
+            input, group_expr, ..
+        }) if !matches!(group_expr.as_slice(), [Expr::GroupingSet(_)]) => {
+            below(plan, input, group_expr.clone(), exprs)
+        }
+        LogicalPlan::Join(join) => {
+            let (left, right) = (are_of(&exprs, &join.left), are_of(&exprs, &join.right));
+            match join.join_type {
+                JoinType::Inner | JoinType::LeftSemi | JoinType::LeftAnti if left => {
+                    source(&join.left, exprs)
+                }
+                JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti
+                    if right =>
+                {
+                    source(&join.right, exprs)
+                }
+                _ => Ok(None),
+            }
+        }
+        // These keep rows, or leave some out. A node of another crate is taken to pass on the columns of an input.
+        LogicalPlan::Filter(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Limit(_)
+        | LogicalPlan::Distinct(Distinct::All(_))
+        | LogicalPlan::Repartition(_)
+        | LogicalPlan::Window(_)
+        | LogicalPlan::Extension(_) => {
+            let has_all = |input: &&LogicalPlan| are_of(&exprs, input);
+            match plan.inputs().into_iter().find(has_all) {
+                Some(input) => source(input, exprs),
+                None => Ok(None),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether a plan has all columns that expressions use.
+fn are_of(exprs: &[Expr], plan: &LogicalPlan) -> bool {
+    let mut used = exprs.iter().flat_map(Expr::column_refs);
+    used.all(|column| plan.schema().has_column(column))
+}
+
+/// Goes on below a node whose first columns are the expressions `new` over its input.
+fn below(
+    plan: &LogicalPlan,
+    input: &LogicalPlan,
+    new: Vec<Expr>,
+    exprs: Vec<Expr>,
+) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
+    let old = plan.schema().columns();
+    let mut is_known = true;
+    let mut replaced = vec![];
+    for expr in exprs {
+        let expr = expr.transform_down(|e| {
+            let Expr::Column(column) = &e else {
+                return Ok(Transformed::no(e));
+            };
+            let position = old.iter().position(|old| old == column);
+            Ok(match position.and_then(|i| new.get(i)) {
+                Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
+                None => {
+                    is_known = false;
+                    Transformed::no(e)
+                }
+            })
+        })?;
+        replaced.push(expr.data);
+    }
+    for expr in &replaced {
+        is_known &= !expr.is_volatile() && !expr.exists(|e| Ok(subquery_of(e).is_some()))?;
+    }
+    match is_known {
+        true => source(input, replaced),
+        false => Ok(None),
+    }
+}
+
+/// Expressions for columns.
+pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {
+    columns.into_iter().map(Expr::Column).collect()
+}
+
+/// Whether a plan has the same rows each time.
+fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
+    let mut is_repeatable = true;
+    plan.apply_with_subqueries(|node| {
+        is_repeatable &= match node {
+            LogicalPlan::Limit(_)
+            | LogicalPlan::Window(_)
+            | LogicalPlan::Distinct(Distinct::On(_))
+            | LogicalPlan::Extension(_)
+            | LogicalPlan::RecursiveQuery(_) => false,
+            LogicalPlan::Sort(sort) => sort.fetch.is_none(),
+            LogicalPlan::TableScan(scan) => scan.fetch.is_none(),
+            LogicalPlan::Aggregate(aggregate) => {
+                let fields = aggregate.schema.fields().iter();
+                let values = fields.rev().zip(aggregate.aggr_expr.iter().rev());
+                values
+                    .into_iter()
+                    .all(|(field, expr)| match expr.clone().unalias() {
+                        Expr::AggregateFunction(call) => {
+                            let name = call.func.name();
+                            let is_sum = matches!(name, "sum" | "avg");
+                            let args = &call.params.args;
+                            // Of group keys, any aggregate, as the domain of a query around has it.
+                            let is_of_keys = !args.is_empty()
+                                && args.iter().all(|arg| aggregate.group_expr.contains(arg));
+                            is_of_keys
+                                || ORDERLESS.contains(&name)
+                                    && !(is_sum && field.data_type().is_floating())
+                        }
+                        _ => false,
+                    })
+            }
+            _ => true,
+        };
+        node.apply_expressions(|expr| {
+            is_repeatable &= !expr.is_volatile();
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(match is_repeatable {
+            true => TreeNodeRecursion::Continue,
+            false => TreeNodeRecursion::Stop,
+        })
+    })?;
+    Ok(is_repeatable)
+}

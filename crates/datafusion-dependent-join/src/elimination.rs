@@ -1,0 +1,363 @@
+//! The domain is pushed down the plan of a subquery.
+//!
+//! A plan becomes one that has the rows which the subquery has for each row of the domain, beside this row: its first
+//! columns are those of the plan, in the same order and with the same names, and the last ones are the columns of the
+//! domain. Each node knows how to do this with its inputs. A plan without outer columns is joined with the domain.
+
+pub(crate) mod joins;
+mod rows;
+
+use std::sync::Arc;
+
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::functions::core::expr_fn::coalesce;
+use datafusion::functions_aggregate::first_last::first_value_udaf;
+use datafusion::logical_expr::expr::Sort as SortExpr;
+use datafusion::logical_expr::{
+    Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection,
+    SubqueryAlias, Window, lit,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::domain::columns;
+use crate::outer::{Replacement, collect_outer};
+use crate::refusal::{Found, refuse};
+
+/// What is pushed down.
+pub(crate) struct Elimination<'a> {
+    /// The outer columns that the subquery refers to.
+    pub(crate) outer: Vec<Column>,
+    /// The rows of the domain, and its columns over them.
+    pub(crate) source: (LogicalPlan, Vec<Expr>),
+    pub(crate) config: &'a dyn OptimizerConfig,
+}
+
+impl Elimination<'_> {
+    /// The plan with the domain pushed down.
+    pub(crate) fn push(&self, plan: &LogicalPlan) -> Found<LogicalPlan> {
+        if !self.is_correlated(plan)? {
+            return self.with_domain(plan);
+        }
+        match plan {
+            LogicalPlan::Projection(projection) => {
+                let input = self.push(&projection.input)?;
+                let exprs = self.replaced(plan, &input, projection.expr.clone())?;
+                let domain = self.domain_of(&input);
+                self.with_names(input, exprs, domain, &projection.schema)
+            }
+            LogicalPlan::Filter(filter) => {
+                let input = self.push(&filter.input)?;
+                let predicate = self.replaced_one(plan, &input, filter.predicate.clone())?;
+                filtered(input, predicate)
+            }
+            LogicalPlan::Subquery(subquery) => self.push(&subquery.subquery),
+            LogicalPlan::SubqueryAlias(alias) => {
+                let input = Arc::new(self.push(&alias.input)?);
+                let alias = SubqueryAlias::try_new(input, alias.alias.clone())?;
+                Ok(LogicalPlan::SubqueryAlias(alias))
+            }
+            LogicalPlan::Aggregate(aggregate) => self.push_aggregate(plan, aggregate),
+            LogicalPlan::Window(window) => {
+                let input = self.push(&window.input)?;
+                let domain = self.domain_of(&input);
+                let windows = self.replaced(plan, &input, window.window_expr.clone())?;
+                let windows = windows.into_iter().map(|expr| partitioned(expr, &domain));
+                let windows = windows.collect::<Found<Vec<_>>>()?;
+                let node = Window::try_new(windows, Arc::new(input))?;
+                let all = node.schema.columns();
+                let (orig, rest) = all.split_at(window.input.schema().fields().len());
+                let (domain, windows) = rest.split_at(domain.len());
+                let exprs = columns([orig, windows].concat());
+                let node = LogicalPlan::Window(node);
+                self.with_names(node, exprs, domain.to_vec(), &window.schema)
+            }
+            LogicalPlan::Distinct(Distinct::All(input)) => {
+                let input = Arc::new(self.push(input)?);
+                Ok(LogicalPlan::Distinct(Distinct::All(input)))
+            }
+            LogicalPlan::Distinct(Distinct::On(on)) => {
+                let input = self.push(&on.input)?;
+                let mut keys = self.replaced(plan, &input, on.on_expr.clone())?;
+                keys.extend(columns(self.domain_of(&input)));
+                let order = on.sort_expr.clone().unwrap_or_default();
+                let order = self.replaced_order(plan, &input, order)?;
+                let exprs = self.replaced(plan, &input, on.select_expr.clone())?;
+                let domain = self.domain_of(&input);
+                let first = self.numbered(input, keys, order, 0, Some(1))?;
+                self.with_names(first, exprs, domain, &on.schema)
+            }
+            LogicalPlan::Sort(sort) => match sort.fetch {
+                Some(fetch) => self.push_limit(plan, 0, Some(fetch)),
+                None => self.push(&sort.input),
+            },
+            LogicalPlan::Limit(limit) => {
+                use datafusion::logical_expr::{FetchType, SkipType};
+                match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+                    (SkipType::Literal(skip), FetchType::Literal(fetch)) => {
+                        self.push_limit(&limit.input, skip, fetch)
+                    }
+                    _ => refuse("its LIMIT or OFFSET is no constant"),
+                }
+            }
+            LogicalPlan::Join(join) => self.push_join(plan, join),
+            LogicalPlan::Union(union) => self.push_union(union),
+            LogicalPlan::Values(values) => self.push_values(plan, values),
+            LogicalPlan::Unnest(unnest) => self.push_unnest(unnest),
+            LogicalPlan::Repartition(repartition) => self.push(&repartition.input),
+            other => refuse(format!(
+                "it refers to outer columns in or below {}",
+                other.display()
+            )),
+        }
+    }
+
+    fn is_correlated(&self, plan: &LogicalPlan) -> Found<bool> {
+        let mut found = vec![];
+        collect_outer(plan, &[], &mut found)?;
+        Ok(found.iter().any(|column| self.outer.contains(column)))
+    }
+
+    /// The distinct values of the outer columns, under names that are used once.
+    ///
+    /// They are values of aggregates, and not the columns that are grouped by: DataFusion knows these to be unique, and
+    /// takes them for a key still of what is grouped by them and by further columns.
+    fn domain(&self) -> Found<LogicalPlan> {
+        let (source, exprs) = &self.source;
+        let keys: Vec<String> = exprs.iter().map(|_| self.fresh()).collect();
+        let named = exprs.iter().zip(&keys);
+        let named = named.map(|(expr, name)| expr.clone().alias(name)).collect();
+        let rows = LogicalPlan::Projection(Projection::try_new(named, Arc::new(source.clone()))?);
+        let keys: Vec<Expr> = columns(rows.schema().columns());
+        let values = keys
+            .iter()
+            .map(|key| first_value_udaf().call(vec![key.clone()]));
+        let groups = Aggregate::try_new(Arc::new(rows), keys.clone(), values.collect())?;
+        let values = groups.schema.columns().split_off(keys.len());
+        let values = columns(values)
+            .into_iter()
+            .map(|value| value.alias(self.fresh()));
+        let values = values.collect();
+        let groups = Arc::new(LogicalPlan::Aggregate(groups));
+        Ok(LogicalPlan::Projection(Projection::try_new(
+            values, groups,
+        )?))
+    }
+
+    fn fresh(&self) -> String {
+        self.config.alias_generator().next("__domain")
+    }
+
+    /// Each row of a plan with each row of the domain.
+    fn with_domain(&self, plan: &LogicalPlan) -> Found<LogicalPlan> {
+        let domain = self.domain()?;
+        match plan {
+            LogicalPlan::EmptyRelation(EmptyRelation {
+                produce_one_row: true,
+                schema,
+            }) if schema.fields().is_empty() => Ok(domain),
+            _ => Ok(LogicalPlanBuilder::from(plan.clone())
+                .cross_join(domain)?
+                .build()?),
+        }
+    }
+
+    /// The columns of the domain in a plan into which it was pushed.
+    pub(crate) fn domain_of(&self, plan: &LogicalPlan) -> Vec<Column> {
+        let mut all = plan.schema().columns();
+        all.split_off(all.len().saturating_sub(self.outer.len()))
+    }
+
+    /// Expressions of `node` over `input`, into which the domain was pushed.
+    fn replaced(
+        &self,
+        node: &LogicalPlan,
+        input: &LogicalPlan,
+        exprs: Vec<Expr>,
+    ) -> Found<Vec<Expr>> {
+        let by = self.domain_of(input);
+        let replacement = Replacement {
+            outer: &self.outer,
+            by: &by,
+        };
+        let exprs = exprs
+            .into_iter()
+            .map(|expr| replacement.in_expr(expr, node));
+        Ok(exprs.collect::<Result<_, _>>()?)
+    }
+
+    fn replaced_one(&self, node: &LogicalPlan, input: &LogicalPlan, expr: Expr) -> Found<Expr> {
+        let by = self.domain_of(input);
+        let replacement = Replacement {
+            outer: &self.outer,
+            by: &by,
+        };
+        Ok(replacement.in_expr(expr, node)?)
+    }
+
+    fn replaced_order(
+        &self,
+        node: &LogicalPlan,
+        input: &LogicalPlan,
+        order: Vec<SortExpr>,
+    ) -> Found<Vec<SortExpr>> {
+        let order = order.into_iter().map(|key| {
+            let expr = self.replaced_one(node, input, key.expr.clone())?;
+            Ok(key.with_expr(expr))
+        });
+        order.collect()
+    }
+
+    /// Expressions over a plan with the names of `schema`, and the columns of the domain.
+    fn with_names(
+        &self,
+        plan: LogicalPlan,
+        exprs: Vec<Expr>,
+        domain: Vec<Column>,
+        schema: &DFSchema,
+    ) -> Found<LogicalPlan> {
+        self.with_names_and(plan, exprs, columns(domain), schema)
+    }
+
+    fn with_names_and(
+        &self,
+        plan: LogicalPlan,
+        exprs: Vec<Expr>,
+        domain: Vec<Expr>,
+        schema: &DFSchema,
+    ) -> Found<LogicalPlan> {
+        let domain = domain.into_iter().map(|expr| expr.alias(self.fresh()));
+        let exprs = named(exprs, schema).into_iter().chain(domain).collect();
+        let projection = Projection::try_new(exprs, Arc::new(plan))?;
+        Ok(LogicalPlan::Projection(projection))
+    }
+
+    fn push_aggregate(&self, plan: &LogicalPlan, aggregate: &Aggregate) -> Found<LogicalPlan> {
+        if matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) {
+            return refuse("it has GROUPING SETS, ROLLUP or CUBE");
+        }
+        let input = self.push(&aggregate.input)?;
+        let domain = self.domain_of(&input);
+        let groups = self.replaced(plan, &input, aggregate.group_expr.clone())?;
+        // Two groups by the same column would be one.
+        let groups = groups
+            .into_iter()
+            .zip(&aggregate.group_expr)
+            .map(|(new, old)| match new {
+                new if new == *old => new,
+                new => new.alias(self.fresh()),
+            });
+        let keys = groups.chain(columns(domain.clone())).collect();
+        let values = self.replaced(plan, &input, aggregate.aggr_expr.clone())?;
+        let grouped = Aggregate::try_new(Arc::new(input), keys, values)?;
+        let all = grouped.schema.columns();
+        let grouped = LogicalPlan::Aggregate(grouped);
+        let (keys, rest) = all.split_at(aggregate.group_expr.len());
+        let (domain, values) = rest.split_at(domain.len());
+        if !keys.is_empty() {
+            let exprs = columns([keys, values].concat());
+            return self.with_names(grouped, exprs, domain.to_vec(), &aggregate.schema);
+        }
+        // One row for each row of the domain, also where there is nothing to aggregate.
+        let all_groups = self.domain()?;
+        let all_domain = self.domain_of(&all_groups);
+        let joined = self.left_join(all_groups, grouped, domain)?;
+        let fields = aggregate.schema.fields().iter();
+        let values = aggregate.aggr_expr.iter().zip(fields).zip(values);
+        let values = values.map(|((expr, field), value)| {
+            let value = Expr::Column(value.clone());
+            let Expr::AggregateFunction(call) = expr.clone().unalias_nested().data else {
+                return refuse("it has an aggregate of an unknown kind");
+            };
+            let of_nothing = call.func.default_value(field.data_type())?;
+            Ok(match of_nothing {
+                of_nothing if of_nothing.is_null() => value,
+                of_nothing => coalesce(vec![value, lit(of_nothing)]),
+            })
+        });
+        let values = values.collect::<Found<Vec<_>>>()?;
+        self.with_names(joined, values, all_domain, &aggregate.schema)
+    }
+
+    /// The rows of each row of the domain that LIMIT and OFFSET leave.
+    fn push_limit(
+        &self,
+        input: &LogicalPlan,
+        skip: usize,
+        fetch: Option<usize>,
+    ) -> Found<LogicalPlan> {
+        let limited = |below: &Arc<LogicalPlan>| -> Found<LogicalPlan> {
+            let below = LogicalPlanBuilder::new_from_arc(Arc::clone(below));
+            Ok(below.limit(skip, fetch)?.build()?)
+        };
+        match input {
+            // The order is known below.
+            LogicalPlan::Projection(projection) => {
+                let limited = Arc::new(limited(&projection.input)?);
+                let exprs = projection.expr.clone();
+                let projection = Projection::try_new(exprs, limited)?;
+                self.push(&LogicalPlan::Projection(projection))
+            }
+            LogicalPlan::SubqueryAlias(alias) => {
+                let limited = Arc::new(limited(&alias.input)?);
+                let alias = SubqueryAlias::try_new(limited, alias.alias.clone())?;
+                self.push(&LogicalPlan::SubqueryAlias(alias))
+            }
+            LogicalPlan::Sort(sort) => {
+                let last = fetch.map(|fetch| skip.saturating_add(fetch));
+                let last = last.into_iter().chain(sort.fetch).min();
+                let below = self.push(&sort.input)?;
+                let order = self.replaced_order(input, &below, sort.expr.clone())?;
+                let keys = columns(self.domain_of(&below));
+                self.numbered(below, keys, order, skip, last)
+            }
+            _ => {
+                let last = fetch.map(|fetch| skip.saturating_add(fetch));
+                let below = self.push(input)?;
+                let keys = columns(self.domain_of(&below));
+                self.numbered(below, keys, vec![], skip, last)
+            }
+        }
+    }
+}
+
+/// Expressions with the names of the columns of `schema`.
+pub(crate) fn named(exprs: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let named = exprs.into_iter().zip(schema.iter());
+    let named = named.map(|(expr, (qualifier, field))| match expr {
+        Expr::Column(column)
+            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
+        {
+            Expr::Column(column)
+        }
+        expr => expr.alias_qualified(qualifier.cloned(), field.name()),
+    });
+    named.collect()
+}
+
+fn filtered(input: LogicalPlan, predicate: Expr) -> Found<LogicalPlan> {
+    let filter = Filter::try_new(predicate, Arc::new(input))?;
+    Ok(LogicalPlan::Filter(filter))
+}
+
+/// A window function for each row of the domain.
+fn partitioned(expr: Expr, domain: &[Column]) -> Found<Expr> {
+    match expr {
+        Expr::WindowFunction(mut function) => {
+            function
+                .params
+                .partition_by
+                .extend(columns(domain.to_vec()));
+            Ok(Expr::WindowFunction(function))
+        }
+        Expr::Alias(mut alias) => {
+            *alias.expr = partitioned(*alias.expr, domain)?;
+            Ok(Expr::Alias(alias))
+        }
+        _ => refuse("it has a window function of an unknown kind"),
+    }
+}
+
+/// A number of rows as a constant of the type of `row_number()`.
+fn count(rows: usize) -> Expr {
+    Expr::Literal(ScalarValue::UInt64(Some(rows as u64)), None)
+}

@@ -1,0 +1,133 @@
+//! The domain below nodes that make rows of their own, and rows by their number.
+
+use std::sync::Arc;
+
+use datafusion::common::Column;
+use datafusion::functions_window::row_number::row_number_udwf;
+use datafusion::logical_expr::expr::{Sort as SortExpr, WindowFunction};
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{
+    Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window,
+    WindowFunctionDefinition, cast,
+};
+
+use crate::domain::columns;
+use crate::elimination::{Elimination, count, filtered};
+use crate::refusal::{Found, refuse};
+
+impl Elimination<'_> {
+    pub(super) fn push_union(&self, union: &Union) -> Found<LogicalPlan> {
+        let inputs = union.inputs.iter().map(|input| self.push(input));
+        let inputs = inputs.collect::<Found<Vec<_>>>()?;
+        self.united(inputs, &union.schema.columns())
+    }
+
+    /// The rows of several plans with the domain, with the names of `names`.
+    fn united(&self, inputs: Vec<LogicalPlan>, names: &[Column]) -> Found<LogicalPlan> {
+        let domain: Vec<String> = self.outer.iter().map(|_| self.fresh()).collect();
+        let inputs = inputs.into_iter().map(|input| {
+            let domain = domain.iter().map(|name| (None, name.clone()));
+            let names = names
+                .iter()
+                .map(|name| (name.relation.clone(), name.name.clone()));
+            let all = columns(input.schema().columns()).into_iter();
+            let all = all.zip(names.chain(domain));
+            let exprs = all.map(|(expr, (relation, name))| expr.alias_qualified(relation, name));
+            let projection = Projection::try_new(exprs.collect(), Arc::new(input))?;
+            Ok(Arc::new(LogicalPlan::Projection(projection)))
+        });
+        let mut inputs = inputs.collect::<Found<Vec<_>>>()?;
+        match inputs.len() {
+            1 => Ok(Arc::unwrap_or_clone(inputs.remove(0))),
+            _ => {
+                let union = Union::try_new(inputs)?;
+                let all = columns(union.schema.columns());
+                // A union may drop qualifiers.
+                let relations = names
+                    .iter()
+                    .map(|name| (name.relation.clone(), name.name.clone()));
+                let names = relations.chain(domain.into_iter().map(|name| (None, name)));
+                let exprs = all.into_iter().zip(names);
+                let exprs =
+                    exprs.map(|(expr, (relation, name))| expr.alias_qualified(relation, name));
+                let exprs = exprs.collect();
+                let plan = Arc::new(LogicalPlan::Union(union));
+                Ok(LogicalPlan::Projection(Projection::try_new(exprs, plan)?))
+            }
+        }
+    }
+
+    pub(super) fn push_values(&self, plan: &LogicalPlan, values: &Values) -> Found<LogicalPlan> {
+        let fields = values.schema.fields();
+        let rows = values.values.iter().map(|row| {
+            let domain = self.domain()?;
+            let row = self.replaced(plan, &domain, row.clone())?;
+            let row = row.into_iter().zip(fields);
+            let row = row.map(|(expr, field)| cast(expr, field.data_type().clone()));
+            let of_domain = self.domain_of(&domain);
+            self.with_names(domain, row.collect(), of_domain, &values.schema)
+        });
+        let rows = rows.collect::<Found<Vec<_>>>()?;
+        self.united(rows, &values.schema.columns())
+    }
+
+    pub(super) fn push_unnest(&self, unnest: &Unnest) -> Found<LogicalPlan> {
+        let input = self.push(&unnest.input)?;
+        let domain = self.domain_of(&input);
+        if unnest
+            .exec_columns
+            .iter()
+            .any(|column| domain.contains(column))
+        {
+            return refuse("it unnests an outer column");
+        }
+        let node = Unnest::try_new(
+            Arc::new(input),
+            unnest.exec_columns.clone(),
+            unnest.options.clone(),
+        )?;
+        let node = LogicalPlan::Unnest(node);
+        let exprs = columns(unnest.schema.columns());
+        let domain = self.domain_of(&node);
+        self.with_names(node, exprs, domain, &unnest.schema)
+    }
+
+    /// The rows of a plan after the first `skip` ones by `order` of those with equal `keys`, up to the one numbered
+    /// `last`.
+    pub(super) fn numbered(
+        &self,
+        input: LogicalPlan,
+        keys: Vec<Expr>,
+        order: Vec<SortExpr>,
+        skip: usize,
+        last: Option<usize>,
+    ) -> Found<LogicalPlan> {
+        // Among rows with equal keys, a key orders nothing. DataFusion loses rows if it is in both.
+        let order = order.into_iter().filter(|by| !keys.contains(&by.expr));
+        let order = order.collect();
+        let all = columns(input.schema().columns());
+        let row_number = WindowFunctionDefinition::WindowUDF(row_number_udwf());
+        let row_number = Expr::from(WindowFunction::new(row_number, vec![]));
+        let row_number = row_number.partition_by(keys).order_by(order).build()?;
+        let window = Window::try_new(vec![row_number], Arc::new(input))?;
+        let Some(number) = window.schema.columns().pop() else {
+            return refuse("a window has no columns");
+        };
+        let name = Column::new_unqualified(self.fresh());
+        let number = Expr::Column(number).alias(name.name.clone());
+        let exprs = all.iter().cloned().chain([number]).collect();
+        let window = Arc::new(LogicalPlan::Window(window));
+        let numbers = LogicalPlan::Projection(Projection::try_new(exprs, window)?);
+        let number = Expr::Column(name);
+        let after = (skip > 0).then(|| number.clone().gt(count(skip)));
+        let up_to = last.map(|last| number.lt_eq(count(last)));
+        let rows = match conjunction(after.into_iter().chain(up_to)) {
+            Some(condition) => filtered(numbers, condition)?,
+            None => numbers,
+        };
+        Ok(LogicalPlan::Projection(Projection::try_new(
+            all,
+            Arc::new(rows),
+        )?))
+    }
+}

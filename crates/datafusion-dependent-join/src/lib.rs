@@ -1,0 +1,80 @@
+//! Correlated subqueries of any shape for [DataFusion](datafusion).
+//!
+//! DataFusion makes a join of `(SELECT max(p.v) FROM p WHERE p.k = q.k)` by pulling conditions up. That fails for most
+//! operators between the condition and the join, and for some, such as DISTINCT and window functions, the answer is
+//! wrong. The rules of this crate have a plan for them, as in Neumann and Kemper, *Unnesting Arbitrary Queries* (BTW
+//! 2015), and Neumann, *Improving Unnesting of Complex Queries* (BTW 2025). What DataFusion plans rightly by itself is
+//! left to it.
+//!
+//! 1. [`SubqueriesToDependentJoins`] and [`UnnestDependentJoins`] make a *dependent join* of a subquery in an expression:
+//!    a lateral join, of the kind LEFT for a value, semi, anti or mark for EXISTS, IN, ANY and ALL.
+//! 2. [`UnnestDependentJoins`] pushes the distinct values of the outer columns, the *domain*, down the plan of the right
+//!    side, until it is evaluated for all of them at once.
+//!
+//! ```text
+//!   SELECT q.id, x.v FROM q CROSS JOIN LATERAL (SELECT DISTINCT p.v FROM p WHERE p.k < q.k) AS x
+//!
+//!   before                                   after
+//!   Cross Join                               Projection: q.id, q.k, x.v
+//!     q                                        Join: q.k IS NOT DISTINCT FROM d
+//!     SubqueryAlias: x                           q
+//!       Subquery:                                SubqueryAlias: x
+//!         Distinct:                                Distinct:
+//!           Projection: p.v                          Projection: p.v, d
+//!             Filter: p.k < outer(q.k)                 Filter: p.k < d
+//!               p                                        Cross Join
+//!                                                          p
+//!                                                          Distinct:
+//!                                                            Projection: q.k AS d
+//!                                                              q
+//! ```
+//!
+//! ```
+//! use datafusion::execution::SessionStateBuilder;
+//! use datafusion_dependent_join::with_dependent_joins;
+//!
+//! let state = with_dependent_joins(SessionStateBuilder::new_with_default_features()).build();
+//! ```
+
+mod domain;
+mod elimination;
+mod lifting;
+mod membership;
+mod null_safe;
+mod outer;
+mod planned;
+mod refusal;
+mod rule;
+mod single_row;
+
+use std::sync::Arc;
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
+
+pub use rule::{SubqueriesToDependentJoins, UnnestDependentJoins};
+pub use single_row::single_row_udf;
+
+/// Adds the rules of this crate, and its function, to a session.
+///
+/// The analyzer's rule comes last. The optimizer's rule comes before all others: it must see DISTINCT ON before
+/// DataFusion makes aggregates of it, and subqueries before DataFusion makes joins of them. A second call changes
+/// nothing.
+pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBuilder {
+    let mut analyzer = builder.analyzer().take().unwrap_or_default();
+    let lift = SubqueriesToDependentJoins::default();
+    analyzer.rules.retain(|known| known.name() != lift.name());
+    analyzer.rules.push(Arc::new(lift));
+    *builder.analyzer() = Some(analyzer);
+    let mut optimizer = builder.optimizer().take().unwrap_or_default();
+    let unnest = UnnestDependentJoins;
+    optimizer
+        .rules
+        .retain(|known| known.name() != unnest.name());
+    optimizer.rules.insert(0, Arc::new(unnest));
+    *builder.optimizer() = Some(optimizer);
+    let functions = builder.scalar_functions().get_or_insert_default();
+    functions.retain(|known| known.name() != single_row_udf().name());
+    functions.push(single_row_udf());
+    builder
+}

@@ -1,0 +1,482 @@
+//! Subqueries in expressions become dependent joins: joins whose right side refers to columns of the left one.
+//!
+//! ```text
+//!   SELECT q.id, (SELECT max(p.v) FROM p WHERE p.k < q.k) AS m FROM q WHERE EXISTS (SELECT 1 FROM r WHERE r.k > q.k)
+//!
+//!   Projection: q.id, __subquery_2.value AS m
+//!     Left Join
+//!       LeftSemi Join
+//!         q
+//!         SubqueryAlias: __subquery_1
+//!           Subquery: Filter: r.k > outer(q.k) …
+//!       SubqueryAlias: __subquery_2
+//!         Subquery: Projection: max(p.v) AS value …
+//!
+//!   scalar subquery         Left Join, the value of at most one row
+//!   EXISTS, IN, ANY, ALL    LeftSemi and LeftAnti Join as conjuncts of a filter, LeftMark Join elsewhere
+//! ```
+//!
+//! All are evaluated for each row of the left side, also those in branches of a CASE that are not taken.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchemaRef, JoinType, NullEquality, Result, ScalarValue};
+use datafusion::functions_aggregate::count::count;
+use datafusion::functions_aggregate::first_last::first_value_udaf;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Aggregate, Expr, ExprSchemable, FetchType, Filter, Join, JoinConstraint, LogicalPlan,
+    Projection, Sort, Subquery, SubqueryAlias, lit, when,
+};
+
+use crate::domain::columns;
+use crate::elimination::joins::join_of;
+use crate::elimination::named;
+use crate::membership::Membership;
+use crate::outer::{
+    collect_outer, has_subquery, is_correlated, lateral, outer_of_expr, subquery_of,
+};
+use crate::refusal::{Found, Refusal};
+use crate::single_row::single_row_udf;
+
+/// Where an expression with a subquery stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) node: &'a LogicalPlan,
+    /// Whether rows are left out where it is not true.
+    pub(crate) is_conjunct: bool,
+}
+
+/// What is done with the subqueries of a node.
+pub(crate) trait Lifting {
+    /// Whether a subquery becomes a join.
+    fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool>;
+
+    /// Whether the subqueries below an expression stay as they are.
+    fn keeps(&self, _expr: &Expr) -> bool {
+        false
+    }
+
+    /// The plan of a dependent join, or why there is none. The expression stays as it is then.
+    fn join(&self, join: Join) -> Found<LogicalPlan>;
+
+    /// A name for the right side of a join.
+    fn name(&self) -> String;
+}
+
+/// The node with joins in place of subqueries, and the same columns.
+pub(crate) fn lift(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transformed<LogicalPlan>> {
+    if !has_subquery(&node)? {
+        return Ok(Transformed::no(node));
+    }
+    match &node {
+        LogicalPlan::Filter(filter) => lift_filter(&node, filter, lifting),
+        LogicalPlan::Join(join) => lift_condition(&node, join, lifting),
+        LogicalPlan::Projection(_)
+        | LogicalPlan::Aggregate(_)
+        | LogicalPlan::Window(_)
+        | LogicalPlan::Sort(_) => lift_expressions(node, lifting),
+        _ => Ok(Transformed::no(node)),
+    }
+}
+
+fn lift_filter(
+    node: &LogicalPlan,
+    filter: &Filter,
+    lifting: &dyn Lifting,
+) -> Result<Transformed<LogicalPlan>> {
+    let place = Place {
+        node,
+        is_conjunct: true,
+    };
+    let mut input = Input::new(Arc::clone(&filter.input), lifting);
+    let mut kept = vec![];
+    for conjunct in split_conjunction_owned(filter.predicate.clone()) {
+        if Membership::of(&conjunct).is_none() {
+            kept.push(input.replaced(conjunct, place)?);
+        } else if !lifting.takes(&conjunct, place)? || !input.without_rows(&conjunct, place)? {
+            kept.push(conjunct);
+        }
+    }
+    if !input.is_new {
+        return Ok(Transformed::no(node.clone()));
+    }
+    let plan = match conjunction(kept) {
+        Some(predicate) => LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(input.plan))?),
+        None => input.plan,
+    };
+    Ok(Transformed::yes(with_columns(plan, node.schema())?))
+}
+
+fn lift_expressions(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transformed<LogicalPlan>> {
+    let wide = match &node {
+        LogicalPlan::Sort(sort) => {
+            node.with_new_exprs(node.expressions(), vec![with_columns_of_order(sort)?])?
+        }
+        _ => node.clone(),
+    };
+    let place = Place {
+        node: &wide,
+        is_conjunct: false,
+    };
+    let inputs = wide.inputs();
+    let [below] = inputs.as_slice() else {
+        return Ok(Transformed::no(node));
+    };
+    let mut input = Input::new(Arc::new((*below).clone()), lifting);
+    let preserver = NamePreserver::new(&node);
+    let exprs = node.expressions().into_iter().map(|expr| {
+        if !expr.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return Ok(expr);
+        }
+        let name = preserver.save(&expr);
+        Ok(name.restore(input.replaced(expr, place)?))
+    });
+    let exprs = exprs.collect::<Result<Vec<_>>>()?;
+    if !input.is_new {
+        return Ok(Transformed::no(node));
+    }
+    let plan = node.with_new_exprs(exprs, vec![input.plan])?;
+    // A window has the columns of its input before its own ones.
+    let plan = match (&node, plan) {
+        (LogicalPlan::Window(old), new) => {
+            let below = old.input.schema().fields().len();
+            let own = node.schema().fields().len() - below;
+            let mut all = new.schema().columns();
+            let own = all.split_off(all.len() - own);
+            all.truncate(below);
+            projected(new, columns([all, own].concat()), node.schema())?
+        }
+        (_, new) => with_columns(new, node.schema())?,
+    };
+    Ok(Transformed::yes(plan))
+}
+
+/// The input of ORDER BY, with the columns that its subqueries refer to. DataFusion's SQL planner adds those only that
+/// ORDER BY itself has.
+fn with_columns_of_order(sort: &Sort) -> Result<LogicalPlan> {
+    let LogicalPlan::Projection(projection) = sort.input.as_ref() else {
+        return Ok(LogicalPlan::clone(&sort.input));
+    };
+    let node = LogicalPlan::Sort(sort.clone());
+    let mut exprs = projection.expr.clone();
+    for by in &sort.expr {
+        for column in outer_of_expr(&by.expr, &node)? {
+            let is_missing = !projection.schema.has_column(&column);
+            let column = Expr::Column(column);
+            let mut used = column.column_refs().into_iter();
+            if is_missing
+                && !exprs.contains(&column)
+                && used.all(|column| projection.input.schema().has_column(column))
+            {
+                exprs.push(column);
+            }
+        }
+    }
+    let projection = Projection::try_new(exprs, Arc::clone(&projection.input))?;
+    Ok(LogicalPlan::Projection(projection))
+}
+
+/// Conditions of a join: of an inner one above it, of others at the side that they are about.
+fn lift_condition(
+    node: &LogicalPlan,
+    join: &Join,
+    lifting: &dyn Lifting,
+) -> Result<Transformed<LogicalPlan>> {
+    let is_inner = join.join_type == JoinType::Inner;
+    let is_outer = matches!(
+        join.join_type,
+        JoinType::Left | JoinType::Right | JoinType::Full
+    );
+    if !is_inner && (!is_outer || lateral(&join.right).is_some()) {
+        return Ok(Transformed::no(node.clone()));
+    }
+    let place = Place {
+        node,
+        is_conjunct: false,
+    };
+    let mut sides = [&join.left, &join.right].map(|side| Input::new(Arc::clone(side), lifting));
+    let (mut kept, mut above) = (vec![], vec![]);
+    let conditions = join.filter.clone().into_iter();
+    for conjunct in conditions.flat_map(split_conjunction_owned) {
+        if !conjunct.exists(|e| Ok(subquery_of(e).is_some() && lifting.takes(e, place)?))? {
+            kept.push(conjunct);
+        } else if is_inner {
+            above.push(conjunct);
+        } else {
+            let replaced = conjunct.transform_up(|e| {
+                let Some(subquery) = subquery_of(&e) else {
+                    return Ok(Transformed::no(e));
+                };
+                let mut about = vec![];
+                collect_outer(&subquery.subquery, &[], &mut about)?;
+                about.extend(e.column_refs().into_iter().cloned());
+                let is_about = |side: &&mut Input<'_>| {
+                    let schema = side.plan.schema();
+                    about.iter().all(|column| schema.has_column(column))
+                };
+                match sides.iter_mut().find(is_about) {
+                    Some(side) => Ok(Transformed::yes(side.replaced(e, place)?)),
+                    None => Ok(Transformed::no(e)),
+                }
+            })?;
+            kept.push(replaced.data);
+        }
+    }
+    let [left, right] = sides;
+    if above.is_empty() && !left.is_new && !right.is_new {
+        return Ok(Transformed::no(node.clone()));
+    }
+    let length = left.plan.schema().fields().len();
+    let condition = conjunction(kept);
+    let joined = join_of(left.plan, right.plan, join, condition)?;
+    let mut of_left = joined.schema().columns();
+    let mut of_right = of_left.split_off(length);
+    of_left.truncate(join.left.schema().fields().len());
+    of_right.truncate(join.right.schema().fields().len());
+    let plan = projected(joined, columns([of_left, of_right].concat()), node.schema())?;
+    let Some(predicate) = conjunction(above) else {
+        return Ok(Transformed::yes(plan));
+    };
+    let filter = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
+    Ok(Transformed::yes(lift(filter, lifting)?.data))
+}
+
+/// The input of a node, and the joins above it.
+struct Input<'a> {
+    plan: LogicalPlan,
+    lifting: &'a dyn Lifting,
+    is_new: bool,
+}
+
+impl<'a> Input<'a> {
+    fn new(plan: Arc<LogicalPlan>, lifting: &'a dyn Lifting) -> Self {
+        Self {
+            plan: Arc::unwrap_or_clone(plan),
+            lifting,
+            is_new: false,
+        }
+    }
+
+    /// Leaves out the rows for which a conjunct with EXISTS, IN, ANY or ALL is not true. False if it has no plan.
+    fn without_rows(&mut self, conjunct: &Expr, place: Place<'_>) -> Result<bool> {
+        let Some(mut membership) = Membership::of(conjunct) else {
+            return Ok(false);
+        };
+        if let Some(compared) = &mut membership.compared {
+            compared.expr = self.replaced(compared.expr.clone(), place)?;
+        }
+        let right = self.right_side(&membership.subquery, membership.rows()?)?;
+        let value = right
+            .schema()
+            .columns()
+            .into_iter()
+            .map(Expr::Column)
+            .next();
+        let condition = value.and_then(|value| membership.matches(value));
+        let (join_type, condition) = match (membership.negated, condition) {
+            (false, condition) => (JoinType::LeftSemi, condition),
+            // A comparison with NULL is no reason to keep a row.
+            (true, Some(condition)) => {
+                let is_nullable = condition.nullable(&self.plan.schema().join(right.schema())?)?;
+                let condition = match is_nullable {
+                    true => condition.is_not_false(),
+                    false => condition,
+                };
+                (JoinType::LeftAnti, Some(condition))
+            }
+            (true, None) => (JoinType::LeftAnti, None),
+        };
+        Ok(self.join(right, join_type, condition)?.is_some())
+    }
+
+    /// An expression with columns in place of the subqueries that are taken.
+    fn replaced(&mut self, expr: Expr, place: Place<'_>) -> Result<Expr> {
+        let place = Place {
+            is_conjunct: false,
+            ..place
+        };
+        let lifting = self.lifting;
+        let down = |e: Expr| {
+            let recursion = match lifting.keeps(&e) {
+                true => TreeNodeRecursion::Jump,
+                false => TreeNodeRecursion::Continue,
+            };
+            Ok(Transformed::new(e, false, recursion))
+        };
+        let up = |e: Expr| {
+            if subquery_of(&e).is_none() || !lifting.takes(&e, place)? {
+                return Ok(Transformed::no(e));
+            }
+            let value = match (&e, Membership::of(&e)) {
+                (Expr::ScalarSubquery(subquery), _) => self.value(subquery)?,
+                (_, Some(membership)) => self.truth(&membership)?,
+                _ => None,
+            };
+            Ok(match value {
+                Some(value) => Transformed::yes(value),
+                None => Transformed::no(e),
+            })
+        };
+        Ok(expr.transform_down_up(down, up)?.data)
+    }
+
+    /// The value of a scalar subquery.
+    fn value(&mut self, subquery: &Subquery) -> Result<Option<Expr>> {
+        let rows = LogicalPlan::clone(&subquery.subquery);
+        if has_one_row(&rows)? {
+            let right = self.right_side(subquery, rows)?;
+            return self.join(right, JoinType::Left, None);
+        }
+        let mut about = vec![];
+        collect_outer(&rows, &[], &mut about)?;
+        let value = columns(rows.schema().columns()).into_iter().next();
+        let (Some(value), Some(about)) = (value, about.into_iter().next()) else {
+            return Ok(None);
+        };
+        let any_and_number = vec![first_value_udaf().call(vec![value]), count(lit(1_i64))];
+        let rows = Aggregate::try_new(Arc::new(rows), vec![], any_and_number)?;
+        let right = self.right_side(subquery, LogicalPlan::Aggregate(rows))?;
+        let Some(number) = self.join(right, JoinType::Left, None)? else {
+            return Ok(None);
+        };
+        let mut all = columns(self.plan.schema().columns());
+        let any = all.split_off(all.len() - 2).into_iter().take(1);
+        let args = any.chain([number, Expr::Column(about)]);
+        Ok(Some(single_row_udf().call(args.collect())))
+    }
+
+    /// Whether EXISTS, IN, ANY or ALL is true.
+    fn truth(&mut self, membership: &Membership) -> Result<Option<Expr>> {
+        let mut marks = vec![];
+        let is_nullable = membership.is_nullable(self.plan.schema())?;
+        for is_null in [false, true].into_iter().take(1 + usize::from(is_nullable)) {
+            let right = self.right_side(&membership.subquery, membership.rows()?)?;
+            let value = right
+                .schema()
+                .columns()
+                .into_iter()
+                .map(Expr::Column)
+                .next();
+            let condition = value.and_then(|value| membership.matches(value));
+            let condition = condition.map(|condition| match is_null {
+                true => condition.is_null(),
+                false => condition,
+            });
+            match self.join(right, JoinType::LeftMark, condition)? {
+                Some(mark) => marks.push(mark),
+                None => return Ok(None),
+            }
+        }
+        let mut marks = marks.into_iter();
+        let found = match (marks.next(), marks.next()) {
+            (Some(is_true), Some(is_null)) => when(is_true, lit(true))
+                .when(is_null, lit(ScalarValue::Boolean(None)))
+                .otherwise(lit(false))?,
+            (Some(is_true), None) => is_true,
+            (None, _) => return Ok(None),
+        };
+        Ok(Some(match membership.negated {
+            true => !found,
+            false => found,
+        }))
+    }
+
+    /// The rows of a subquery with names of their own.
+    fn right_side(&self, subquery: &Subquery, rows: LogicalPlan) -> Result<LogicalPlan> {
+        let values = columns(rows.schema().columns()).into_iter();
+        let values = values
+            .zip(["value", "rows"])
+            .map(|(value, name)| value.alias(name));
+        let rows = LogicalPlan::Projection(Projection::try_new(values.collect(), Arc::new(rows))?);
+        let rows = match is_correlated(&rows)? {
+            false => rows,
+            true => LogicalPlan::Subquery(Subquery {
+                outer_ref_columns: rows.all_out_ref_exprs(),
+                subquery: Arc::new(rows),
+                spans: subquery.spans.clone(),
+            }),
+        };
+        let alias = SubqueryAlias::try_new(Arc::new(rows), self.lifting.name())?;
+        Ok(LogicalPlan::SubqueryAlias(alias))
+    }
+
+    /// Adds a join, and returns its last column. None if it has no plan.
+    fn join(
+        &mut self,
+        right: LogicalPlan,
+        join_type: JoinType,
+        condition: Option<Expr>,
+    ) -> Result<Option<Expr>> {
+        let name = self.lifting.name();
+        let join = Join::try_new(
+            Arc::new(self.plan.clone()),
+            Arc::new(right),
+            vec![],
+            condition,
+            join_type,
+            JoinConstraint::On,
+            NullEquality::NullEqualsNothing,
+            false,
+        )?;
+        let joined = match self.lifting.join(join) {
+            Ok(joined) => joined,
+            Err(Refusal::Reason(reason)) => {
+                log::debug!("a subquery stays as it is: {reason}");
+                return Ok(None);
+            }
+            Err(Refusal::Error(error)) => return Err(error),
+        };
+        self.is_new = true;
+        let mut all = columns(joined.schema().columns());
+        self.plan = match (join_type, all.pop()) {
+            // The marks of several joins would have one name in a physical plan.
+            (JoinType::LeftMark, Some(mark)) => {
+                all.push(mark.alias(&name));
+                LogicalPlan::Projection(Projection::try_new(all, Arc::new(joined))?)
+            }
+            _ => joined,
+        };
+        Ok(self.plan.schema().columns().pop().map(Expr::Column))
+    }
+}
+
+/// Whether a plan has one row at most, whatever is in the tables.
+fn has_one_row(plan: &LogicalPlan) -> Result<bool> {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => Ok(aggregate.group_expr.is_empty()),
+        LogicalPlan::EmptyRelation(_) => Ok(true),
+        LogicalPlan::Sort(sort) if sort.fetch.is_some_and(|fetch| fetch <= 1) => Ok(true),
+        LogicalPlan::Limit(limit) => Ok(match limit.get_fetch_type()? {
+            FetchType::Literal(Some(fetch)) if fetch <= 1 => true,
+            _ => has_one_row(&limit.input)?,
+        }),
+        LogicalPlan::Projection(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Window(_)
+        | LogicalPlan::Distinct(_) => match plan.inputs().as_slice() {
+            [input] => has_one_row(input),
+            _ => Ok(false),
+        },
+        _ => Ok(false),
+    }
+}
+
+/// A plan with columns of which the first ones are those of `schema`, with these only.
+fn with_columns(plan: LogicalPlan, schema: &DFSchemaRef) -> Result<LogicalPlan> {
+    let mut all = plan.schema().columns();
+    if all == schema.columns() {
+        return Ok(plan);
+    }
+    all.truncate(schema.fields().len());
+    projected(plan, columns(all), schema)
+}
+
+fn projected(plan: LogicalPlan, exprs: Vec<Expr>, schema: &DFSchemaRef) -> Result<LogicalPlan> {
+    let projection = Projection::try_new(named(exprs, schema), Arc::new(plan))?;
+    Ok(LogicalPlan::Projection(projection))
+}

@@ -1,0 +1,95 @@
+//! EXISTS, IN, ANY and ALL: whether a set has a row that matches.
+
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
+
+/// Whether the rows of a subquery have one that matches.
+pub(crate) struct Membership {
+    pub(crate) subquery: Subquery,
+    /// What is compared with the first column of each row. Without it, each row matches.
+    pub(crate) compared: Option<Compared>,
+    /// Whether it is true if none matches.
+    pub(crate) negated: bool,
+}
+
+/// The left side of a comparison.
+pub(crate) struct Compared {
+    pub(crate) expr: Expr,
+    op: Operator,
+}
+
+impl Membership {
+    /// EXISTS, IN, ANY, ALL, or NOT one of them.
+    ///
+    /// `x < ALL (…)` is `NOT x >= ANY (…)`, with NULL where this is NULL.
+    pub(crate) fn of(expr: &Expr) -> Option<Self> {
+        match expr {
+            Expr::Not(inner) => {
+                let inner = Self::of(inner)?;
+                Some(Self {
+                    negated: !inner.negated,
+                    ..inner
+                })
+            }
+            Expr::Exists(Exists { subquery, negated }) => Some(Self {
+                subquery: subquery.clone(),
+                compared: None,
+                negated: *negated,
+            }),
+            Expr::InSubquery(InSubquery {
+                expr,
+                subquery,
+                negated,
+            }) => Some(Self {
+                subquery: subquery.clone(),
+                compared: Some(Compared {
+                    expr: expr.as_ref().clone(),
+                    op: Operator::Eq,
+                }),
+                negated: *negated,
+            }),
+            Expr::SetComparison(SetComparison {
+                expr,
+                subquery,
+                op,
+                quantifier,
+            }) => {
+                let (op, negated) = match quantifier {
+                    SetQuantifier::Any => (*op, false),
+                    SetQuantifier::All => (op.negate()?, true),
+                };
+                Some(Self {
+                    subquery: subquery.clone(),
+                    compared: Some(Compared {
+                        expr: expr.as_ref().clone(),
+                        op,
+                    }),
+                    negated,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// The rows of the subquery.
+    pub(crate) fn rows(&self) -> Result<LogicalPlan> {
+        Ok(LogicalPlan::clone(&self.subquery.subquery))
+    }
+
+    /// The condition that a row matches whose first column is `value`. None if each row does.
+    pub(crate) fn matches(&self, value: Expr) -> Option<Expr> {
+        let compared = self.compared.as_ref()?;
+        Some(binary_expr(compared.expr.clone(), compared.op, value))
+    }
+
+    /// Whether a comparison may be NULL. `outer` has the columns of the query around.
+    pub(crate) fn is_nullable(&self, outer: &DFSchema) -> Result<bool> {
+        let Some(compared) = &self.compared else {
+            return Ok(false);
+        };
+        let fields = self.subquery.subquery.schema().fields();
+        let has_nulls = fields.first().is_none_or(|field| field.is_nullable());
+        Ok(has_nulls || compared.expr.nullable(outer)?)
+    }
+}

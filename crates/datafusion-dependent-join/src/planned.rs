@@ -1,0 +1,174 @@
+//! Which subqueries DataFusion has the right plan for.
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, Result};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{
+    BinaryExpr, Distinct, Expr, FetchType, LogicalPlan, Operator, SkipType,
+};
+
+use crate::lifting::Place;
+use crate::membership::Membership;
+use crate::outer::{collect_outer, is_correlated, outer_of_expr, subquery_of};
+
+/// Whether DataFusion has the right plan for a subquery in an expression, or it is not about the query next to it.
+pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
+    let is_filter = matches!(place.node, LogicalPlan::Filter(_));
+    let membership = Membership::of(subquery);
+    let (plan, compared) = match (&membership, subquery) {
+        (Some(membership), _) => (&membership.subquery.subquery, membership.compared.as_ref()),
+        (None, Expr::ScalarSubquery(subquery)) => (&subquery.subquery, None),
+        _ => return Ok(true),
+    };
+    let mut outer = vec![];
+    collect_outer(plan, &[], &mut outer)?;
+    let inputs = place.node.inputs();
+    let is_next = |column: &Column| inputs.iter().any(|input| input.schema().has_column(column));
+    if !outer.iter().all(is_next) {
+        return Ok(true);
+    }
+    let Some(membership) = &membership else {
+        // Without outer columns, it is evaluated before the query.
+        let is_planned = is_filter || matches!(place.node, LogicalPlan::Projection(_));
+        return Ok(outer.is_empty() || is_planned && is_pulled_up(plan)? && is_aggregated(plan));
+    };
+    if !is_filter {
+        return Ok(false);
+    }
+    if let Some(compared) = compared {
+        // Its joins take NULL for false, but that of a NOT IN which is not correlated.
+        let is_plain_not_in = place.is_conjunct
+            && membership.negated
+            && outer.is_empty()
+            && compared.expr.any_column_refs();
+        let is_true_only = place.is_conjunct && !membership.negated;
+        let is_right = is_plain_not_in
+            || is_true_only
+            || !membership.is_nullable(place.node.inputs()[0].schema())?;
+        let is_plain = plan.schema().fields().len() == 1
+            && !compared.expr.exists(|e| Ok(subquery_of(e).is_some()))?;
+        if !is_right || !is_plain || matches!(subquery, Expr::SetComparison(_)) {
+            return Ok(false);
+        }
+    }
+    Ok(outer.is_empty() || is_filtered(plan, compared.is_some())?)
+}
+
+fn is_aggregated(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => is_aggregated(&projection.input),
+        LogicalPlan::Aggregate(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether the outer columns are in conditions below projections only, of a subquery of EXISTS or, with a value, IN.
+fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
+    let mut names: Vec<Column> = vec![];
+    loop {
+        if !matches!(plan, LogicalPlan::Filter(_)) {
+            let mut is_outer = false;
+            plan.apply_expressions(|expr| {
+                is_outer |= !outer_of_expr(expr, plan)?.is_empty();
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+            if is_outer {
+                return Ok(false);
+            }
+        }
+        plan = match plan {
+            LogicalPlan::Projection(projection) => {
+                names.extend(projection.schema.columns());
+                &projection.input
+            }
+            LogicalPlan::Distinct(Distinct::All(input)) => input,
+            LogicalPlan::Limit(limit) if !has_value => {
+                match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+                    (SkipType::Literal(0), FetchType::Literal(Some(1..))) => &limit.input,
+                    _ => return Ok(false),
+                }
+            }
+            LogicalPlan::Filter(filter) => {
+                let mut inner: Vec<Column> = vec![];
+                for predicate in split_conjunction(&filter.predicate) {
+                    if outer_of_expr(predicate, plan)?.is_empty() {
+                        continue;
+                    }
+                    if predicate.exists(|e| Ok(subquery_of(e).is_some()))? {
+                        return Ok(false);
+                    }
+                    inner.extend(predicate.column_refs().into_iter().cloned());
+                }
+                // Its joins know the columns that conditions compare by their names alone.
+                let has_other = |column: &Column| {
+                    let mut all = inner.iter().chain(&names);
+                    all.any(|other| other.name == column.name && other != column)
+                };
+                let is_twice = inner.iter().any(has_other);
+                return Ok(!is_twice && !is_correlated(&filter.input)?);
+            }
+            _ => return Ok(false),
+        };
+    }
+}
+
+/// Whether DataFusion's rule has the right plan: conditions on outer columns below projections, and below an aggregate
+/// without GROUP BY if they are equalities.
+pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
+    let mut plan = subquery;
+    let (mut is_aggregated, mut is_filtered) = (false, false);
+    loop {
+        let mut below = vec![];
+        collect_outer(plan, &[], &mut below)?;
+        if below.is_empty() {
+            return Ok(true);
+        }
+        let mut is_outer = false;
+        plan.apply_expressions(|expr| {
+            is_outer |= !outer_of_expr(expr, plan)?.is_empty();
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        plan = match plan {
+            // Not an alias, above which its rule uses the names below it.
+            LogicalPlan::Projection(projection) if !is_outer => &projection.input,
+            LogicalPlan::Aggregate(aggregate)
+                if !is_outer
+                    && !is_aggregated
+                    && !is_filtered
+                    && aggregate.group_expr.is_empty() =>
+            {
+                is_aggregated = true;
+                &aggregate.input
+            }
+            LogicalPlan::Filter(filter) => {
+                for predicate in split_conjunction(&filter.predicate) {
+                    let is_outer = !outer_of_expr(predicate, plan)?.is_empty();
+                    let has_subquery = predicate.exists(|e| Ok(subquery_of(e).is_some()))?;
+                    if is_outer && (has_subquery || is_aggregated && !is_key(predicate)) {
+                        return Ok(false);
+                    }
+                }
+                is_filtered = true;
+                &filter.input
+            }
+            _ => return Ok(false),
+        };
+    }
+}
+
+/// Whether a condition says that a column is equal to what the outer query gives.
+pub(crate) fn is_key(predicate: &Expr) -> bool {
+    let Expr::BinaryExpr(BinaryExpr {
+        left,
+        op: Operator::Eq,
+        right,
+    }) = predicate
+    else {
+        return false;
+    };
+    let is_column = |expr: &Expr| match expr {
+        Expr::Cast(cast) => matches!(*cast.expr, Expr::Column(_)),
+        expr => matches!(expr, Expr::Column(_)),
+    };
+    is_column(left) && !right.any_column_refs() || is_column(right) && !left.any_column_refs()
+}

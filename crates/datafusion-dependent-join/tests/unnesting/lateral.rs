@@ -1,0 +1,104 @@
+//! Lateral joins: shapes by name, and random ones.
+
+use datafusion::common::Result;
+use rmq_testing::{Random, cases_with_queries};
+
+use crate::generator::Generator;
+use crate::naive::{Sessions, tables};
+
+/// Seeds of cases that failed once.
+const FAILED: [u64; 0] = [];
+
+#[tokio::test]
+async fn shapes() -> Result<()> {
+    let statements = [
+        "CREATE TABLE q (id INT, a INT, b INT, s VARCHAR, f DOUBLE) AS VALUES (1, 1, 3, 'x', 1.5), (1, 1, 3, 'x', 1.5), \
+         (2, NULL, 2, NULL, 'NaN'), (3, 9, NULL, 'none', NULL), (4, 2, 0, '', 0.0)",
+        "CREATE TABLE p (id INT, k INT, v INT, t VARCHAR, g DOUBLE) AS VALUES (1, 1, 5, 'x', 1.5), (2, 1, 5, 'xy', 'NaN'), \
+         (3, 2, 7, '', 0.0), (4, 3, NULL, NULL, NULL), (5, NULL, 1, 'x', 2.5), (6, 2, 7, 'z', 0.0), (7, 1, 9, 'x', 1.0)",
+        "CREATE TABLE r (id INT, k INT, v INT, t VARCHAR, g DOUBLE) AS VALUES (1, 1, 5, 'x', 1.5), (2, 4, 1, 'y', 1.0)",
+    ];
+    let sessions = Sessions::new(&statements.map(String::from)).await?;
+    for subquery in [
+        "SELECT DISTINCT p.v FROM p WHERE p.k BETWEEN {a} AND {b}",
+        "SELECT DISTINCT p.v FROM p WHERE p.k = {a}",
+        "SELECT DISTINCT ON (p.k) p.k, p.v FROM p WHERE p.k >= {a} ORDER BY p.k, p.v DESC",
+        "SELECT p.v FROM p WHERE p.k >= {a} GROUP BY p.v",
+        "SELECT p.t, count(*) AS c, sum(p.v + {b}) AS m FROM p WHERE p.k >= {a} GROUP BY p.t",
+        "SELECT p.t FROM p WHERE p.k >= {a} GROUP BY p.t ORDER BY count(*) DESC, p.t LIMIT 1",
+        "SELECT p.t, count(*) AS c FROM p WHERE p.k >= {a} GROUP BY p.t HAVING count(*) > 1",
+        "SELECT count(*) AS c, max(p.v) AS m FROM p WHERE p.k < {a} HAVING count(*) > 0",
+        "SELECT count(*) AS c, count(DISTINCT p.v) AS d, sum(p.v) AS m, array_agg(p.id ORDER BY p.id) AS l FROM p WHERE p.k < {a}",
+        "SELECT count({a}) AS c, sum({b}) AS m FROM p",
+        "SELECT avg(y.v) AS m FROM (SELECT v FROM p WHERE p.k <= {b} ORDER BY p.v DESC NULLS LAST, p.id LIMIT 2) AS y",
+        "SELECT p.id, row_number() OVER (ORDER BY p.id) AS n, lag(p.v) OVER (PARTITION BY p.k ORDER BY p.id) AS l FROM p WHERE p.k >= {a}",
+        "SELECT * FROM (SELECT p.id, rank() OVER (PARTITION BY {a} ORDER BY p.v + {b}) AS n FROM p WHERE p.k >= {a}) AS y WHERE n <= 2",
+        "SELECT p.id FROM p ORDER BY abs(p.k - {a}), p.id LIMIT 2 OFFSET 1",
+        "SELECT p.id FROM p WHERE p.t LIKE {s} || '%' ORDER BY p.id DESC LIMIT 1",
+        "SELECT p.id FROM p WHERE p.k = {a} ORDER BY p.id OFFSET 1",
+        "SELECT p.v + {a} AS w, {s} AS s FROM p WHERE p.g = {f}",
+        "SELECT p.id FROM p WHERE p.k = {a} UNION ALL SELECT r.id FROM r WHERE r.v > {b}",
+        "SELECT p.k FROM p WHERE p.k = {a} UNION SELECT r.k FROM r",
+        "SELECT p.k FROM p WHERE p.k <= {a} INTERSECT SELECT r.k FROM r WHERE r.k <> {b}",
+        "SELECT p.k FROM p WHERE p.k <= {b} EXCEPT SELECT r.k FROM r WHERE r.k = {a}",
+        "SELECT * FROM (VALUES ({a}, 1), ({b}, 2), (0, {a})) AS y (k, n)",
+        "SELECT * FROM (VALUES ({a})) AS y (k)",
+        "SELECT {a} + 1 AS k, {s} AS s",
+        "SELECT {a} + 1 AS k WHERE {b} > 2",
+        "SELECT unnest(make_array({a}, {b}, 7)) AS u",
+        "SELECT p.id, r.id AS other FROM p FULL JOIN r ON p.k = r.k AND p.v > {a}",
+        "SELECT y.id, z.id AS other FROM (SELECT * FROM p WHERE k = {a}) AS y FULL JOIN (SELECT * FROM r WHERE k <> {b}) AS z ON y.k = z.k",
+        "SELECT p.id, r.id AS other FROM p LEFT JOIN r ON p.k = r.k AND r.v > {a}",
+        "SELECT p.id, z.id AS other FROM p RIGHT JOIN (SELECT * FROM r WHERE v > {a}) AS z ON p.k = z.k",
+        "SELECT p.id FROM p JOIN r ON p.k = r.k + {a}",
+        "SELECT p.id FROM p WHERE EXISTS (SELECT 1 FROM r WHERE r.k = p.k AND r.v > {a}) AND p.v > {b}",
+        "SELECT p.id FROM p WHERE coalesce(p.k, 0) NOT IN (SELECT r.k FROM r WHERE r.k IS NOT NULL) OR p.k = {a} ORDER BY p.id LIMIT 3",
+        "SELECT p.id, z.v FROM p CROSS JOIN LATERAL (SELECT r.v FROM r WHERE r.k <= p.k AND r.v > {a}) AS z",
+        "SELECT p.id, z.v FROM p CROSS JOIN LATERAL (SELECT DISTINCT r.v + {b} AS v FROM r WHERE r.k <= p.k) AS z",
+        "SELECT max(p.v) AS m FROM p WHERE p.k = {a} LIMIT 1",
+        "SELECT k, v FROM (SELECT DISTINCT ON (k) k, v FROM (SELECT k, z.v FROM (SELECT k, v FROM p WHERE true) AS y1 \
+         LEFT JOIN LATERAL (SELECT max(r.v) AS v FROM r WHERE r.k = y1.k) AS z ON true) AS y2 ORDER BY k, v) AS y \
+         WHERE coalesce({a}, 0) >= 0",
+        "SELECT count(*) AS c FROM p WHERE p.k > {a} AND p.v <> {b}",
+    ] {
+        for is_left in [false, true] {
+            sessions.check(subquery, is_left, None).await;
+        }
+        sessions.check(subquery, true, Some("q.b > 2")).await;
+        sessions.check(subquery, false, Some("q.b > 2")).await;
+    }
+    for on in ["x.m > 6", "x.m = q.b"] {
+        let subquery = "SELECT max(p.v) AS m FROM p WHERE p.k >= {a} GROUP BY p.t";
+        sessions.check(subquery, true, Some(on)).await;
+        sessions.check(subquery, false, Some(on)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn random_shapes() -> Result<()> {
+    const QUERIES: usize = 10;
+    for case in cases_with_queries("random_shapes", &FAILED, 200, QUERIES) {
+        let mut random = Random::of_case(case);
+        let sessions = Sessions::new(&tables(&mut random)).await?;
+        for _ in 0..QUERIES {
+            let depth = 1 + random.below(3);
+            let mut subquery = Generator::new(&mut random).relation(depth);
+            // DataFusion takes a subquery for lateral only if it has an outer column itself, not one within another.
+            if subquery.contains("FROM r WHERE") {
+                subquery =
+                    format!("SELECT k, v FROM ({subquery}) AS y WHERE coalesce({{a}}, 0) >= 0");
+            }
+            let is_left = random.below(2) == 0;
+            let on = [
+                "x.k = q.b",
+                "x.v > 1",
+                "x.k <> q.a OR x.v IS NULL",
+                "q.b > 1",
+            ];
+            let on = on.get(random.below(8)).copied();
+            sessions.check(&subquery, is_left, on).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The rules, compared with each subquery run by itself for each outer row.
+
+mod expressions;
+mod generator;
+mod lateral;
+mod naive;

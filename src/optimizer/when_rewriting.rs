@@ -1,0 +1,48 @@
+//! Rules of other crates that `rmq.rewrite = false` switches off, as it does those of this one.
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::Transformed;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
+
+use crate::common::options::RmqOptions;
+
+/// A rule that does nothing if `rmq.rewrite` is false.
+#[derive(Debug, Default)]
+pub(crate) struct WhenRewriting<R>(pub(crate) R);
+
+impl<R: AnalyzerRule> AnalyzerRule for WhenRewriting<R> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+        match RmqOptions::rewrites(config) {
+            true => self.0.analyze(plan, config),
+            false => Ok(plan),
+        }
+    }
+}
+
+impl<R: OptimizerRule> OptimizerRule for WhenRewriting<R> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        self.0.apply_order()
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        match RmqOptions::rewrites(&config.options()) {
+            true => self.0.rewrite(plan, config),
+            false => Ok(Transformed::no(plan)),
+        }
+    }
+}
