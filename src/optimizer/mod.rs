@@ -1,14 +1,15 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
 //! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`],
-//!    [`IntervalProductsToBounds`], [`NullableSubqueries`] and [`OrderByDistances`], analyzer rules.
+//!    [`IntervalProductsToBounds`], [`NullableSubqueries`], [`OrderByDistances`] and
+//!    [`SubqueriesToDependentJoins`](datafusion_dependent_join::SubqueriesToDependentJoins), analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
 //!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Before the last
-//!    of these, [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) takes the other lateral joins. Then [`FiltersOfFramesToCases`],
-//!    [`KeepFirstReasons`] and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated
-//!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around
-//!    the rule that pushes filters down.
+//!    of these, [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) takes the subqueries that the
+//!    others leave and DataFusion would reject or answer wrongly. Then [`FiltersOfFramesToCases`], [`KeepFirstReasons`]
+//!    and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated [`LongListsToTables`]. [`RenewSchemas`]
+//!    after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around the rule that pushes filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and

@@ -19,10 +19,10 @@ impl<R: AnalyzerRule> AnalyzerRule for WhenRewriting<R> {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        match RmqOptions::rewrites(config) {
-            true => self.0.analyze(plan, config),
-            false => Ok(plan),
+        if !RmqOptions::rewrites(config) {
+            return Ok(plan);
         }
+        self.0.analyze(plan, config)
     }
 }
 
@@ -40,9 +40,9 @@ impl<R: OptimizerRule> OptimizerRule for WhenRewriting<R> {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        match RmqOptions::rewrites(&config.options()) {
-            true => self.0.rewrite(plan, config),
-            false => Ok(Transformed::no(plan)),
+        if !RmqOptions::rewrites(&config.options()) {
+            return Ok(Transformed::no(plan));
         }
+        self.0.rewrite(plan, config)
     }
 }

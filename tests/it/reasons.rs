@@ -246,108 +246,45 @@ async fn the_table_of_what_to_write_instead_is_right() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 15);
+    assert_eq!(checked, 5);
 }
 
 #[tokio::test]
-async fn an_error_has_the_reason_of_each_subquery_and_of_no_other_statement() {
+async fn an_error_has_the_reason_of_its_own_statement() {
     let ctx = tables().await;
-    let mixed = "(SELECT min(p.close) FROM prices p WHERE p.ts + t.ts > 3)";
-    let limited = "(SELECT p.close FROM prices p WHERE p.ts < t.ts LIMIT 1)";
-    let both = format!("SELECT {mixed} AS a, {limited} AS b FROM trades t");
-    let error = planned(&ctx, &both).await;
-    let reasons: Vec<&str> = error
-        .lines()
-        .filter(|line| line.contains("(SELECT "))
-        .collect();
-    assert_eq!(reasons.len(), 2, "{error}");
-    assert!(
-        reasons[0].contains("min(p.\"close\")") || reasons[0].contains("min(p.close)"),
-        "{error}"
-    );
-    assert!(
-        reasons[0].contains("p.ts + t.ts > 3 mixes the sides"),
-        "{error}"
-    );
-    assert!(reasons[1].contains("LIMIT 1"), "{error}");
-    assert!(
-        reasons[1].contains("write ORDER BY p.ts LIMIT 1"),
-        "{error}"
-    );
-    assert!(error.contains("ScalarSubquery"), "{error}");
-
+    let lateral = "SELECT t.id, x.close FROM trades t CROSS JOIN LATERAL (SELECT p.close FROM prices p WHERE p.ts <= t.ts \
+                   ORDER BY p.ts LIMIT t.id) AS x";
+    let grouped = "SELECT t.id, x.s FROM trades t CROSS JOIN LATERAL (SELECT p.sym, sum(p.close) AS s FROM prices p \
+                   WHERE p.ts <= t.ts GROUP BY GROUPING SETS ((p.sym), (p.sym, p.ts))) AS x";
+    let [of_lateral, of_grouped] = ["its LIMIT t.id differs by row", "it has GROUP BY"];
     // Planned at the same time, in turns.
-    let sqls = [mixed, limited].map(|subquery| format!("SELECT {subquery} FROM trades t"));
-    let [one, other] = sqls.each_ref().map(|sql| async {
-        let frame = ctx.sql(sql).await.expect(sql);
-        tokio::task::yield_now().await;
-        frame
-            .create_physical_plan()
-            .await
-            .expect_err(sql)
-            .to_string()
+    let [one, other] = [lateral, grouped].map(|sql| {
+        let ctx = &ctx;
+        async move {
+            let frame = ctx.sql(sql).await.expect(sql);
+            tokio::task::yield_now().await;
+            frame
+                .create_physical_plan()
+                .await
+                .expect_err(sql)
+                .to_string()
+        }
     });
     let (one, other) = tokio::join!(one, other);
     assert!(
-        one.contains("mixes the sides") && !one.contains("write ORDER BY"),
+        one.contains(of_lateral) && !one.contains(of_grouped),
         "{one}"
     );
     assert!(
-        other.contains("write ORDER BY") && !other.contains("mixes the sides"),
+        other.contains(of_grouped) && !other.contains(of_lateral),
         "{other}"
     );
 
     // Without rules there is no reason.
     set(&ctx, "rmq.rewrite", "false");
-    let error = planned(&ctx, &sqls[0]).await;
+    let error = planned(&ctx, lateral).await;
     assert!(error.contains("if rmq.rewrite is true"), "{error}");
-    assert!(!error.contains("mixes"), "{error}");
-}
-
-#[tokio::test]
-async fn reasons_are_about_what_the_query_says() {
-    let ctx = tables().await;
-    let outer = "FROM trades t";
-    for (sql, reason) in [
-        (
-            format!(
-                "SELECT CASE WHEN t.id > 0 THEN (SELECT min(p.close / t.id) FROM prices p WHERE p.ts <= t.ts) END {outer}"
-            ),
-            "p.close / t.id is not of the columns of one side",
-        ),
-        (
-            format!(
-                "SELECT CASE WHEN t.id > 0 THEN (SELECT max(p.close) FILTER (WHERE p.close % t.id = 0) FROM prices p \
-                 WHERE p.ts <= t.ts) END {outer}"
-            ),
-            "is not of the columns of one side",
-        ),
-        (
-            format!(
-                "SELECT t.id {outer} WHERE t.id IN (SELECT p.close FROM prices p WHERE p.ts <= t.ts LIMIT 3)"
-            ),
-            "LIMIT 3): its LIMIT is for each row of the outer query",
-        ),
-        (
-            format!(
-                "SELECT t.id {outer} WHERE t.id IN (SELECT max(p.close) FROM prices p WHERE p.ts <= t.ts)"
-            ),
-            "it aggregates for each row of the outer query",
-        ),
-        (
-            format!(
-                "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts <= (SELECT max(x.ts) FROM trades x WHERE x.ts < t.ts \
-                 AND x.id <> p.close)) {outer}"
-            ),
-            "x.ts < t.ts needs t.ts, which is of a query two levels up",
-        ),
-    ] {
-        let error = planned(&ctx, &sql).await;
-        assert!(error.contains(reason), "{sql}: {error}");
-        for other in ["Schema error", "mixes the sides", "{", "if rmq.rewrite"] {
-            assert!(!error.contains(other), "{sql}: {error}");
-        }
-    }
+    assert!(!error.contains(of_lateral), "{error}");
 }
 
 #[tokio::test]
@@ -368,23 +305,10 @@ async fn reasons_have_neither_casts_nor_columns_that_the_query_has_not() {
             "SELECT count(*) FROM trades t JOIN prices p ON p.ts + t.ts <= 4 JOIN prices r ON r.ts + t.ts <= 4",
             "compares every pair of rows: ts + ts <= 4 mixes the sides",
         ),
-        (
-            "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts + t.ts <= 4.5) FROM trades t",
-            "FROM prices AS p WHERE p.ts + t.ts <= 4.5): p.ts + t.ts <= 4.5 mixes the sides",
-        ),
         // DataFusion names the tables of subqueries anew.
         (
             "SELECT t.id FROM trades t WHERE EXISTS (SELECT 1 FROM prices p WHERE p.ts + t.ts < 4)",
             "compares every pair of rows: p.ts + t.ts < 4 mixes the sides",
-        ),
-        (
-            "SELECT CASE WHEN t.id > 0 THEN (SELECT sum(10 / p.close) FROM prices p WHERE p.ts <= t.ts AND p.close > t.id + 0.5) \
-             END FROM trades t",
-            "there are two range keys, p.ts and p.close, ",
-        ),
-        (
-            "SELECT (SELECT sum(p.close) FROM prices p WHERE CAST(p.sym AS BIGINT) + t.id < 4) FROM trades t",
-            ": CAST(p.sym AS Int64) + t.id < 4 mixes the sides",
         ),
     ] {
         let shown = planned(&ctx, sql).await;

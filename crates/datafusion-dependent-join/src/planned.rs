@@ -82,6 +82,13 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
                 &projection.input
             }
             LogicalPlan::Distinct(Distinct::All(input)) => input,
+            // Further groups are no further values.
+            LogicalPlan::Aggregate(aggregate)
+                if aggregate.aggr_expr.is_empty()
+                    && !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
+            {
+                &aggregate.input
+            }
             LogicalPlan::Limit(limit) if !has_value => {
                 match (limit.get_skip_type()?, limit.get_fetch_type()?) {
                     (SkipType::Literal(0), FetchType::Literal(Some(1..))) => &limit.input,

@@ -25,8 +25,8 @@ use crate::refusal::{Found, Refusal, refuse};
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.
 ///
-/// It also takes scalar subqueries whose column is NOT NULL and that may have no row: DataFusion takes their value to be
-/// NOT NULL, too.
+/// It also takes scalar subqueries whose column is NOT NULL and that may have no row: DataFusion takes their value to
+/// be NOT NULL, too.
 #[derive(Debug)]
 pub struct SubqueriesToDependentJoins {
     /// Whether the subqueries below an expression stay as they are, such as those of functions that take a query as an
@@ -268,6 +268,9 @@ fn unnested(
 fn refuse_or_fail<T>(subquery: &LogicalPlan, reason: &str) -> Found<T> {
     let (mut is_early, mut is_grouped, mut has_other) = (false, false, false);
     subquery.apply(|node| {
+        if !is_correlated(node)? {
+            return Ok(TreeNodeRecursion::Jump);
+        }
         match node {
             LogicalPlan::Window(_) => is_early = true,
             LogicalPlan::Join(join) => is_early |= join.join_type == JoinType::Full,
@@ -284,7 +287,7 @@ fn refuse_or_fail<T>(subquery: &LogicalPlan, reason: &str) -> Found<T> {
     })?;
     match is_early || is_grouped && has_other {
         true => Err(Refusal::Error(plan_datafusion_err!(
-            "a LATERAL subquery has no plan: {reason}"
+            "a subquery has no plan: {reason}"
         ))),
         false => refuse(reason),
     }

@@ -76,6 +76,10 @@ const LIMITS: &[(&str, &str)] = &[
         "a correlation that no range join expresses",
     ),
     (
+        "a subquery has no plan: ",
+        "a subquery that general unnesting refuses",
+    ),
+    (
         "decorrelate_lateral_join",
         "a lateral join that no range join expresses",
     ),

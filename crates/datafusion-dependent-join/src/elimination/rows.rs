@@ -104,8 +104,13 @@ impl Elimination<'_> {
     ) -> Found<LogicalPlan> {
         // Among rows with equal keys, a key orders nothing. DataFusion loses rows if it is in both.
         let order = order.into_iter().filter(|by| !keys.contains(&by.expr));
-        let order = order.collect();
+        let mut order: Vec<SortExpr> = order.collect();
         let all = columns(input.schema().columns());
+        if order.is_empty() {
+            // Any order will do, but DataFusion's operator for the first rows of each group panics without one.
+            let other = all.iter().find(|column| !keys.contains(column));
+            order.extend(other.map(|column| column.clone().sort(true, false)));
+        }
         let row_number = WindowFunctionDefinition::WindowUDF(row_number_udwf());
         let row_number = Expr::from(WindowFunction::new(row_number, vec![]));
         let row_number = row_number.partition_by(keys).order_by(order).build()?;

@@ -90,7 +90,7 @@ async fn every_place() -> Result<()> {
             .step_by(6)
             {
                 sessions
-                    .check_query(place, &Pair::scalar(value), &condition)
+                    .check_query(place, &Pair::scalar(value), condition)
                     .await;
                 if !place.contains("{B}") {
                     break;

@@ -82,6 +82,7 @@ impl Sessions {
         let sql = format!("SELECT q.id, x.* FROM q {kind} LATERAL ({lateral}) AS x{condition}");
         let mut got = match self.unnested(&sql).await {
             Ok(rows) => rows,
+            Err(error) if error.to_string().contains(SANITY) => return,
             Err(error) => panic!("{sql}\n{error}"),
         };
         got.sort();
@@ -99,8 +100,8 @@ impl Sessions {
         );
     }
 
-    /// Fails unless a query over `q` has the rows that it has where `{E}` and `{B}` are columns of `q`, computed for one
-    /// row after the other. It fails where a scalar subquery has more than one row.
+    /// Fails unless a query over `q` has the rows that it has where `{E}` and `{B}` are columns of `q`, computed for
+    /// one row after the other. It fails where a scalar subquery has more than one row.
     pub async fn check_query(&self, place: &str, value: &Pair, condition: &Pair) {
         let sql = place.replace("{E}", &value.sql);
         let sql = with_columns(&sql.replace("{B}", &condition.sql));
@@ -123,6 +124,7 @@ impl Sessions {
                     }
                     others.push(expected);
                 }
+                (Ok(_), Err(error)) if error.to_string().contains(SANITY) => return,
                 (Ok(_), Err(error)) => panic!("{sql}\n{error}"),
                 (Err(error), got) if error.to_string().contains(SEVERAL) => {
                     // The query may leave out this row, or the branch of a CASE.
@@ -141,6 +143,9 @@ impl Sessions {
         );
     }
 }
+
+/// An error of DataFusion where conditions make some of the columns equal that a window function is partitioned by.
+const SANITY: &str = "does not satisfy order requirements";
 
 /// What an error of a scalar subquery says.
 const SEVERAL: &str = "more than one row";
@@ -187,7 +192,7 @@ async fn computed(
         all.extend(context.sql(&computed).await?.collect().await?);
     }
     let Some(first) = all.first() else {
-        return Ok(vec![]);
+        return rows(context, &place.replace("{E}", "0").replace("{B}", "false")).await;
     };
     let fields = first.schema();
     let fields = fields

@@ -364,9 +364,9 @@ impl SoughtRows {
         let Some(seekers) = self.seekers.get_mut(group) else {
             return;
         };
-        seekers
-            .iter_mut()
-            .for_each(|seeker| seeker.find(range_key, &self.sought.sides));
+        for seeker in seekers.iter_mut() {
+            seeker.find(range_key, &self.sought.sides);
+        }
         if seekers.iter().all(Seeker::is_done) {
             self.seekers.remove(group);
         }
