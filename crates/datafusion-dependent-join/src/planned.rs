@@ -54,6 +54,11 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
     Ok(outer.is_empty() || is_filtered(plan, compared.is_some())?)
 }
 
+/// Whether there is a lateral join, which DataFusion's rules don't look below.
+fn has_lateral(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_))))
+}
+
 fn is_aggregated(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => is_aggregated(&projection.input),
@@ -112,7 +117,9 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
                     all.any(|other| other.name == column.name && other != column)
                 };
                 let is_twice = inner.iter().any(has_other);
-                return Ok(!is_twice && !is_correlated(&filter.input)?);
+                return Ok(!is_twice
+                    && !is_correlated(&filter.input)?
+                    && !has_lateral(&filter.input)?);
             }
             _ => return Ok(false),
         };
@@ -128,7 +135,7 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
         let mut below = vec![];
         collect_outer(plan, &[], &mut below)?;
         if below.is_empty() {
-            return Ok(true);
+            return Ok(!has_lateral(plan)?);
         }
         let mut is_outer = false;
         plan.apply_expressions(|expr| {
