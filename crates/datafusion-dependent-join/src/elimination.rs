@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::domain::columns;
-use crate::outer::{Replacement, collect_outer};
+use crate::outer::{Replacement, outer_of};
 use crate::refusal::{Found, refuse};
 
 /// What is pushed down.
@@ -112,8 +112,7 @@ impl Elimination<'_> {
     }
 
     fn is_correlated(&self, plan: &LogicalPlan) -> Found<bool> {
-        let mut found = vec![];
-        collect_outer(plan, &[], &mut found)?;
+        let found = outer_of(plan)?;
         Ok(found.iter().any(|column| self.outer.contains(column)))
     }
 

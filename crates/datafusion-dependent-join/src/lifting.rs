@@ -35,13 +35,11 @@ use crate::domain::columns;
 use crate::elimination::joins::join_of;
 use crate::elimination::named;
 use crate::membership::Membership;
-use crate::outer::{
-    collect_outer, has_subquery, is_correlated, lateral, outer_of_expr, subquery_of,
-};
+use crate::outer::{has_subquery, is_correlated, lateral, outer_of, outer_of_expr, subquery_of};
 use crate::refusal::{Found, Refusal};
 use crate::single_row::single_row_udf;
 
-/// Where an expression with a subquery stands.
+/// Where an expression with a subquery is.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) node: &'a LogicalPlan,
@@ -210,8 +208,7 @@ fn lift_condition(
                 let Some(subquery) = subquery_of(&e) else {
                     return Ok(Transformed::no(e));
                 };
-                let mut about = vec![];
-                collect_outer(&subquery.subquery, &[], &mut about)?;
+                let mut about = outer_of(&subquery.subquery)?;
                 about.extend(e.column_refs().into_iter().cloned());
                 let is_about = |side: &&mut Input<'_>| {
                     let schema = side.plan.schema();
@@ -268,14 +265,7 @@ impl<'a> Input<'a> {
         if let Some(compared) = &mut membership.compared {
             compared.expr = self.replaced(compared.expr.clone(), place)?;
         }
-        let right = self.right_side(&membership.subquery, membership.rows()?)?;
-        let value = right
-            .schema()
-            .columns()
-            .into_iter()
-            .map(Expr::Column)
-            .next();
-        let condition = value.and_then(|value| membership.matches(value));
+        let (right, condition) = self.members(&membership)?;
         let (join_type, condition) = match (membership.negated, condition) {
             (false, condition) => (JoinType::LeftSemi, condition),
             // A comparison with NULL is no reason to keep a row.
@@ -330,10 +320,8 @@ impl<'a> Input<'a> {
             let right = self.right_side(subquery, rows)?;
             return self.join(right, JoinType::Left, None);
         }
-        let mut about = vec![];
-        collect_outer(&rows, &[], &mut about)?;
         let value = columns(rows.schema().columns()).into_iter().next();
-        let (Some(value), Some(about)) = (value, about.into_iter().next()) else {
+        let (Some(value), Some(about)) = (value, outer_of(&rows)?.into_iter().next()) else {
             return Ok(None);
         };
         let any_and_number = vec![first_value_udaf().call(vec![value]), count(lit(1_i64))];
@@ -353,14 +341,7 @@ impl<'a> Input<'a> {
         let mut marks = vec![];
         let is_nullable = membership.is_nullable(self.plan.schema())?;
         for is_null in [false, true].into_iter().take(1 + usize::from(is_nullable)) {
-            let right = self.right_side(&membership.subquery, membership.rows()?)?;
-            let value = right
-                .schema()
-                .columns()
-                .into_iter()
-                .map(Expr::Column)
-                .next();
-            let condition = value.and_then(|value| membership.matches(value));
+            let (right, condition) = self.members(membership)?;
             let condition = condition.map(|condition| match is_null {
                 true => condition.is_null(),
                 false => condition,
@@ -382,6 +363,15 @@ impl<'a> Input<'a> {
             true => !found,
             false => found,
         }))
+    }
+
+    /// The rows of a set, and the condition that one matches. None if each row does.
+    fn members(&self, membership: &Membership) -> Result<(LogicalPlan, Option<Expr>)> {
+        let rows = LogicalPlan::clone(&membership.subquery.subquery);
+        let right = self.right_side(&membership.subquery, rows)?;
+        let value = columns(right.schema().columns()).into_iter().next();
+        let condition = value.and_then(|value| membership.matches(value));
+        Ok((right, condition))
     }
 
     /// The rows of a subquery with names of their own.
@@ -466,7 +456,7 @@ fn has_one_row(plan: &LogicalPlan) -> Result<bool> {
     }
 }
 
-/// A plan with columns of which the first ones are those of `schema`, with these only.
+/// A plan whose first columns are those of `schema`, with these only.
 fn with_columns(plan: LogicalPlan, schema: &DFSchemaRef) -> Result<LogicalPlan> {
     let mut all = plan.schema().columns();
     if all == schema.columns() {

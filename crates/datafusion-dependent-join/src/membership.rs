@@ -2,7 +2,7 @@
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator, Subquery, binary_expr};
 
 /// Whether the rows of a subquery have one that matches.
 pub(crate) struct Membership {
@@ -70,11 +70,6 @@ impl Membership {
             }
             _ => None,
         }
-    }
-
-    /// The rows of the subquery.
-    pub(crate) fn rows(&self) -> Result<LogicalPlan> {
-        Ok(LogicalPlan::clone(&self.subquery.subquery))
     }
 
     /// The condition that a row matches whose first column is `value`. None if each row does.

@@ -20,7 +20,7 @@ pub(crate) fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
 }
 
 /// Appends the columns that a plan refers to and none of the schemas `within`, of queries between, has.
-pub(crate) fn collect_outer(
+fn collect_outer(
     plan: &LogicalPlan,
     within: &[DFSchemaRef],
     found: &mut Vec<Column>,
@@ -36,11 +36,26 @@ pub(crate) fn collect_outer(
     Ok(())
 }
 
-/// Whether a plan refers to columns of queries around it, also in subqueries of its own.
-pub(crate) fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
+/// The columns of queries around it that a plan refers to, also in subqueries of its own.
+pub(crate) fn outer_of(plan: &LogicalPlan) -> Result<Vec<Column>> {
     let mut found = vec![];
     collect_outer(plan, &[], &mut found)?;
-    Ok(!found.is_empty())
+    Ok(found)
+}
+
+/// Whether a plan refers to columns of queries around it.
+pub(crate) fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
+    Ok(!outer_of(plan)?.is_empty())
+}
+
+/// Whether the expressions of a node refer to columns of queries around it.
+pub(crate) fn has_outer(node: &LogicalPlan) -> Result<bool> {
+    let mut has_outer = false;
+    node.apply_expressions(|expr| {
+        has_outer |= !outer_of_expr(expr, node)?.is_empty();
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(has_outer)
 }
 
 /// Appends the outer columns of an expression of `node`.

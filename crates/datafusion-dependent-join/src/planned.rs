@@ -1,6 +1,6 @@
 //! Which subqueries DataFusion has the right plan for.
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, Result};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
@@ -9,7 +9,7 @@ use datafusion::logical_expr::{
 
 use crate::lifting::Place;
 use crate::membership::Membership;
-use crate::outer::{collect_outer, is_correlated, outer_of_expr, subquery_of};
+use crate::outer::{has_outer, is_correlated, outer_of, outer_of_expr, subquery_of};
 
 /// Whether DataFusion has the right plan for a subquery in an expression, or it is not about the query next to it.
 pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
@@ -20,8 +20,7 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
         (None, Expr::ScalarSubquery(subquery)) => (&subquery.subquery, None),
         _ => return Ok(true),
     };
-    let mut outer = vec![];
-    collect_outer(plan, &[], &mut outer)?;
+    let outer = outer_of(plan)?;
     let inputs = place.node.inputs();
     let is_next = |column: &Column| inputs.iter().any(|input| input.schema().has_column(column));
     if !outer.iter().all(is_next) {
@@ -71,15 +70,8 @@ fn is_aggregated(plan: &LogicalPlan) -> bool {
 fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
     let mut names: Vec<Column> = vec![];
     loop {
-        if !matches!(plan, LogicalPlan::Filter(_)) {
-            let mut is_outer = false;
-            plan.apply_expressions(|expr| {
-                is_outer |= !outer_of_expr(expr, plan)?.is_empty();
-                Ok(TreeNodeRecursion::Continue)
-            })?;
-            if is_outer {
-                return Ok(false);
-            }
+        if !matches!(plan, LogicalPlan::Filter(_)) && has_outer(plan)? {
+            return Ok(false);
         }
         plan = match plan {
             LogicalPlan::Projection(projection) => {
@@ -132,16 +124,10 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
     let mut plan = subquery;
     let (mut is_aggregated, mut is_filtered) = (false, false);
     loop {
-        let mut below = vec![];
-        collect_outer(plan, &[], &mut below)?;
-        if below.is_empty() {
+        if !is_correlated(plan)? {
             return Ok(!has_lateral(plan)?);
         }
-        let mut is_outer = false;
-        plan.apply_expressions(|expr| {
-            is_outer |= !outer_of_expr(expr, plan)?.is_empty();
-            Ok(TreeNodeRecursion::Continue)
-        })?;
+        let is_outer = has_outer(plan)?;
         plan = match plan {
             // Not an alias, above which its rule uses the names below it.
             LogicalPlan::Projection(projection) if !is_outer => &projection.input,

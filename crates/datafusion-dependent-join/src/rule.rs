@@ -18,7 +18,7 @@ use crate::elimination::joins::join_of;
 use crate::elimination::{Elimination, named};
 use crate::lifting::{Lifting, Place, lift};
 use crate::null_safe::all_same;
-use crate::outer::{collect_outer, is_correlated, lateral, outer_of_expr, subquery_of};
+use crate::outer::{has_outer, is_correlated, lateral, outer_of, outer_of_expr, subquery_of};
 use crate::planned::{has_plan, is_key, is_pulled_up};
 use crate::refusal::{Found, Refusal, refuse};
 
@@ -203,8 +203,7 @@ fn unnested(
     subquery: &LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Found<LogicalPlan> {
-    let mut outer = vec![];
-    collect_outer(subquery, &[], &mut outer)?;
+    let outer = outer_of(subquery)?;
     if outer.is_empty() {
         return refuse("it is not correlated");
     }
@@ -223,14 +222,7 @@ fn unnested(
     {
         return refuse("it refers to a query further out");
     }
-    let mut of_left = vec![];
-    collect_outer(&join.left, &[], &mut of_left)?;
-    let on = join.on.iter().flat_map(|(l, r)| [l, r]);
-    let node = LogicalPlan::Join(join.clone());
-    for expr in on.chain(&join.filter) {
-        of_left.extend(outer_of_expr(expr, &node)?);
-    }
-    if !of_left.is_empty() {
+    if is_correlated(&join.left)? || has_outer(&LogicalPlan::Join(join.clone()))? {
         return refuse("its outer side refers to a query further out");
     }
     if !subquery.get_parameter_names()?.is_empty() {

@@ -171,7 +171,7 @@ fn number(bytes: usize) -> f64 {
     bytes as f64
 }
 
-/// A part of so many rows, which is between 0 and 1.
+/// The share `part` (0 to 1) of `rows`, as a number of rows.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -214,7 +214,7 @@ impl Intervals {
         self.all = self.at_most(most);
     }
 
-    /// At most so many intervals that cover all of these: the smallest gaps between them are closed.
+    /// At most `most` intervals that cover all of these: the smallest gaps between them are closed.
     pub(crate) fn at_most(&self, most: usize) -> Vec<Interval> {
         let pairs = self.all.windows(2);
         let gaps = pairs.map(|pair| match (&pair[0].high, &pair[1].low) {
