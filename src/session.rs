@@ -10,14 +10,18 @@ use datafusion::common::{Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::functions::math;
-use datafusion::logical_expr::{AggregateUDF, AggregateUDFImpl as _, ScalarUDF, WindowUDF};
+use datafusion::logical_expr::{
+    AggregateUDF, AggregateUDFImpl as _, Expr, ScalarUDF, UserDefinedLogicalNode, WindowUDF,
+};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
-use datafusion_dependent_join::{SubqueriesToDependentJoins, UnnestDependentJoins, single_row_udf};
+use datafusion_dependent_join::{
+    SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, single_row_udf,
+};
 
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
@@ -33,18 +37,18 @@ use crate::expr::range_udf::RangeUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
+use crate::logical_plan::nearest_rows::NearestRows;
+use crate::logical_plan::range_join::RangeJoin;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
-use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::when_rewriting::WhenRewriting;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
-    GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinSubqueriesToFilters, JoinToRangeJoin,
-    KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin,
-    LongListsToTables, NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances,
-    OuterJoinToAntiJoin, OwnNamesOfCorrelatedColumns, PartitionRangeJoins, RangeCallToLookup,
-    RenewSchemas, ShowRowOrder, SubqueryToRangeJoin, TimeDifferences, UseUniqueGroups,
-    WindowsToFrames,
+    GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinToRangeJoin, KeepRowOrder,
+    KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
+    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, OuterJoinToAntiJoin,
+    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, SubqueryToRangeJoin,
+    TimeDifferences, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
@@ -226,18 +230,17 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 8] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 7] = [
         Arc::new(TimeDifferences),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
-        Arc::new(JoinSubqueriesToFilters),
         Arc::new(IntervalProductsToBounds),
         Arc::new(NullableSubqueries),
         Arc::new(OrderByDistances),
         // The last, as it looks at what the others leave.
         Arc::new(WhenRewriting(SubqueriesToDependentJoins {
             keeps: |e| range_udf(e).is_some(),
-            // `NullableSubqueries` mends them where they are.
+            // `NullableSubqueries` mends them where they are, so that several share a range join.
             keeps_not_null: true,
         })),
     ];
@@ -254,6 +257,11 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
         Planner::Replace(_) => vec![Arc::new(LongListsToTables)],
         Planner::Keep => vec![],
     };
+    // Range functions are declared to be volatile, so that no rule folds them.
+    let repeats = |e: &Expr| range_udf(e).is_some();
+    let extends = |node: &dyn UserDefinedLogicalNode| {
+        node.as_any().is::<RangeJoin>() || node.as_any().is::<NearestRows>()
+    };
     let ours: Vec<(Position, Rules)> = vec![
         (Before("simplify_expressions"), long_lists),
         (
@@ -268,19 +276,13 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(LaterRowsToLastKeys),
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
-                Arc::new(LateralToRangeJoin),
                 // What these leave and DataFusion rejects or answers wrongly.
-                Arc::new(WhenRewriting(UnnestDependentJoins)),
+                Arc::new(WhenRewriting(SubqueriesToLateralJoins { repeats })),
+                Arc::new(LateralToRangeJoin),
+                Arc::new(WhenRewriting(UnnestDependentJoins { repeats, extends })),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
-                Arc::new(KeepFirstReasons),
-                Arc::new(OwnNamesOfCorrelatedColumns),
             ],
-        ),
-        (
-            // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
-            After("decorrelate_predicate_subquery"),
-            vec![Arc::new(SubqueryToRangeJoin)],
         ),
         (
             After("decorrelate_lateral_join"),
@@ -311,11 +313,6 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
         ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
-    for rule in &mut optimizer.rules {
-        if ExplainedRule::NAMES.contains(&rule.name()) {
-            *rule = Arc::new(ExplainedRule::new(Arc::clone(rule)));
-        }
-    }
     optimizer
 }
 

@@ -1,15 +1,17 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`JoinSubqueriesToFilters`],
-//!    [`IntervalProductsToBounds`], [`NullableSubqueries`], [`OrderByDistances`] and
+//! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`IntervalProductsToBounds`],
+//!    [`NullableSubqueries`], [`OrderByDistances`] and
 //!    [`SubqueriesToDependentJoins`](datafusion_dependent_join::SubqueriesToDependentJoins), analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`],
-//!    [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Before the last
-//!    of these, [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) takes the subqueries that the
-//!    others leave and DataFusion would reject or answer wrongly. Then [`FiltersOfFramesToCases`], [`KeepFirstReasons`]
-//!    and [`OwnNamesOfCorrelatedColumns`], and before constants are evaluated [`LongListsToTables`]. [`RenewSchemas`]
-//!    after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`] around the rule that pushes filters down.
+//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`] and [`SubqueryToRangeJoin`], before
+//!    DataFusion decorrelates subqueries. What they leave and DataFusion would reject or answer wrongly becomes
+//!    lateral joins ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)), of which
+//!    [`LateralToRangeJoin`] takes those over a range, and
+//!    [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) the rest. Then
+//!    [`FirstRowsToNearestRows`] and [`FiltersOfFramesToCases`], and before constants are evaluated
+//!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`]
+//!    around the rule that pushes filters down.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
@@ -17,12 +19,11 @@
 //! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
-// `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in other
-// words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
+// `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in
+// other words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
 // `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
-// `rejection` is why a rule leaves a plan unchanged, `instead` what to write then, and `written` shows conditions as
-// the query writes them. A rule that finds nothing leaves the plan as it was; only calls of range functions that are
-// wrong are errors.
+// `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
+// that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
 pub(crate) mod alternatives;
 pub(crate) mod condition;
@@ -30,7 +31,6 @@ pub(crate) mod cost;
 pub(crate) mod difference;
 pub(crate) mod extremes;
 pub(crate) mod infallible_call;
-pub(crate) mod instead;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
 pub(crate) mod null_safe_keys;
@@ -48,15 +48,13 @@ pub use logical::filtered_frames::FiltersOfFramesToCases;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::interval_bounds::IntervalProductsToBounds;
-pub use logical::join_subquery::JoinSubqueriesToFilters;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
-pub use logical::memberships_without_join::ExistsToCounts;
+pub use logical::memberships::ExistsToCounts;
 pub use logical::nested_subquery::NestedSubqueriesToColumns;
 pub use logical::no_later_row::LaterRowsToLastKeys;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::order_by_distance::OrderByDistances;
-pub use logical::own_names::OwnNamesOfCorrelatedColumns;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::renewed_schemas::RenewSchemas;
@@ -66,4 +64,3 @@ pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::joins_to_range_joins::JoinToRangeJoin;
 pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
-pub use rejection::KeepFirstReasons;

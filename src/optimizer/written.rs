@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinSide, Result, TableReference};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Filter, LogicalPlan};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, LogicalPlan};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column as PhysicalColumn};
 use datafusion::physical_plan::ExecutionPlan;
@@ -24,23 +24,6 @@ pub(crate) fn written(expr: &Expr, one: &DFSchema, other: &DFSchema) -> String {
         .join(other)
         .and_then(|both| without_coercions(expr.clone(), &both));
     sql_text(shown.as_ref().unwrap_or(expr))
-}
-
-/// A plan whose conditions have no casts that type coercion adds.
-pub(crate) fn without_coercions_in(plan: &LogicalPlan) -> Result<LogicalPlan> {
-    let shown = plan.clone().transform_up(|node| {
-        Ok(match node {
-            LogicalPlan::Filter(filter) => {
-                let predicate = without_coercions(filter.predicate, filter.input.schema())?;
-                Transformed::yes(LogicalPlan::Filter(Filter::try_new(
-                    predicate,
-                    filter.input,
-                )?))
-            }
-            other => Transformed::no(other),
-        })
-    });
-    Ok(shown?.data)
 }
 
 fn without_coercions(expr: Expr, schema: &DFSchema) -> Result<Expr> {

@@ -5,12 +5,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
-use datafusion::common::display::{PlanType, StringifiedPlan};
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
+use datafusion::common::display::StringifiedPlan;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
@@ -18,10 +17,8 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use crate::common::sql_text::with_intervals;
 use crate::index::giving_pool::GivingPool;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
-use crate::optimizer::logical::common::outer_columns::has_expression;
 use crate::optimizer::physical::build_origins::ShowBuildOrigins;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
-use crate::optimizer::rejection::{RejectedSubquery, RejectionLog, explain_failure};
 use crate::planner::create_index::{CreateIndexPlanner, expect_named, with_create_index};
 use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::join_choices::JoinChoices;
@@ -108,7 +105,7 @@ pub(crate) async fn plan_with(
         noting.unwrap_or(session),
         planners,
     );
-    with_reasons(planned.await, logical_plan, session)
+    planned.await.map(explained)
 }
 
 /// A session whose plans have a note above each join that compares every pair of rows, and range joins that tell
@@ -134,87 +131,16 @@ fn with_notes(
     Some(noting.build())
 }
 
-/// Adds to a failure, or to an EXPLAIN that shows one, why subqueries did not become range joins.
-fn with_reasons(
-    planned: Result<Arc<dyn ExecutionPlan>>,
-    logical_plan: &LogicalPlan,
-    session: &dyn Session,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    // A session of another kind has no optimizer.
-    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
-        return planned;
+/// An EXPLAIN whose intervals are as SQL writes them, or another plan as it is.
+fn explained(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let Some(explain) = plan.downcast_ref::<ExplainExec>() else {
+        return plan;
     };
-    let rejected = RejectionLog::take(state);
-    match planned {
-        Ok(plan) => Ok(match plan.downcast_ref::<ExplainExec>() {
-            Some(explain) => Arc::new(explained(explain, logical_plan, &rejected)),
-            None => plan,
-        }),
-        Err(error) => {
-            let message = match error.find_root() {
-                DataFusionError::NotImplemented(message) => {
-                    failure(message, logical_plan, &rejected)
-                }
-                DataFusionError::SchemaError(..) if names_subquery(&error) => {
-                    return Err(error.context(
-                        "a derived table, or a subquery, within a subquery refers to the outermost query, which DataFusion \
-                         can't resolve: write the condition in the WHERE of the subquery itself",
-                    ));
-                }
-                _ => None,
-            };
-            Err(message.map_or(error, DataFusionError::NotImplemented))
-        }
-    }
-}
-
-/// DataFusion's error of planning, after the reasons.
-fn failure(error: &str, plan: &LogicalPlan, rejected: &[RejectedSubquery]) -> Option<String> {
-    // DataFusion lacks other subqueries, too, such as those of DELETE.
-    if rejected.is_empty() && !is_correlated(plan) {
-        return None;
-    }
-    let reasons = explain_failure(error, rejected)?;
-    // What follows is how DataFusion keeps the subquery in memory.
-    let (error, rest) = error.split_once(" {").unwrap_or((error, ""));
-    let rest = if rest.is_empty() { "" } else { " …" };
-    Some(format!("{reasons}\nDataFusion says: {error}{rest}"))
-}
-
-/// Whether a subquery in the plan refers to its outer query.
-fn is_correlated(plan: &LogicalPlan) -> bool {
-    let mut found = false;
-    let visited = plan.apply_with_subqueries(|node| {
-        found |= has_expression(node, |e| matches!(e, Expr::OuterReferenceColumn(..)))?;
-        Ok(TreeNodeRecursion::Continue)
-    });
-    visited.is_ok() && found
-}
-
-/// Whether an error is about a column of a subquery that DataFusion has made a side of a join.
-fn names_subquery(error: &DataFusionError) -> bool {
-    let message = error.to_string();
-    let sides = ["__correlated_sq_", "__scalar_sq_"];
-    sides.iter().any(|side| message.contains(side))
-}
-
-/// An EXPLAIN whose errors of planning have reasons, and whose intervals are as SQL writes them.
-fn explained(
-    explain: &ExplainExec,
-    logical_plan: &LogicalPlan,
-    rejected: &[RejectedSubquery],
-) -> ExplainExec {
-    let plans = explain.stringified_plans().iter().map(|shown| {
-        let text = match shown.plan_type {
-            PlanType::PhysicalPlanError => failure(&shown.plan, logical_plan, rejected),
-            _ => None,
-        };
-        match text {
-            Some(text) => StringifiedPlan::new(shown.plan_type.clone(), text),
-            None => StringifiedPlan::new(shown.plan_type.clone(), with_intervals(&shown.plan)),
-        }
-    });
-    ExplainExec::new(explain.schema(), plans.collect(), explain.verbose())
+    let plans = explain.stringified_plans().iter();
+    let plans = plans
+        .map(|shown| StringifiedPlan::new(shown.plan_type.clone(), with_intervals(&shown.plan)));
+    let (schema, plans) = (explain.schema(), plans.collect());
+    Arc::new(ExplainExec::new(schema, plans, explain.verbose()))
 }
 
 /// As [`plan_with`], with the errors of DataFusion.

@@ -8,7 +8,6 @@ use datafusion::prelude::SessionConfig;
 
 use crate::common::column_ref::Names;
 use crate::index::catalog::{IndexCatalog, SessionCatalog};
-use crate::optimizer::rejection::RejectionLog;
 
 /// A session's catalogs and indexes.
 #[derive(Debug, Clone)]
@@ -24,8 +23,7 @@ struct Extension {
 }
 
 impl Registration {
-    /// Adds the registration to a session's configuration, and replaces an earlier one. Also adds the notes of why
-    /// rules reject subqueries.
+    /// Adds the registration to a session's configuration, and replaces an earlier one.
     pub(crate) fn add_to(&self, config: SessionConfig) -> SessionConfig {
         let extension = Extension {
             names: self.names.clone(),
@@ -33,7 +31,6 @@ impl Registration {
         config
             .with_extension(Arc::new(extension))
             .with_extension(Arc::new(SessionCatalog::new(&self.indexes)))
-            .with_option_extension(RejectionLog::default())
     }
 
     /// The registration in a session's configuration, if there is one and its session still exists.

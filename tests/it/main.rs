@@ -13,7 +13,7 @@ mod fake_range_join;
 mod giving_way;
 mod guards;
 mod hunt;
-mod instead;
+
 mod join_choice;
 mod kept;
 mod kept_append;
@@ -50,6 +50,7 @@ mod spilling;
 mod sql_files;
 mod staleness;
 mod subqueries;
+mod subquery_shapes;
 mod support;
 mod tasks;
 mod thresholds;

@@ -246,45 +246,7 @@ async fn the_table_of_what_to_write_instead_is_right() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 5);
-}
-
-#[tokio::test]
-async fn an_error_has_the_reason_of_its_own_statement() {
-    let ctx = tables().await;
-    let lateral = "SELECT t.id, x.close FROM trades t CROSS JOIN LATERAL (SELECT p.close FROM prices p WHERE p.ts <= t.ts \
-                   ORDER BY p.ts LIMIT t.id) AS x";
-    let grouped = "SELECT t.id, x.s FROM trades t CROSS JOIN LATERAL (SELECT p.sym, sum(p.close) AS s FROM prices p \
-                   WHERE p.ts <= t.ts GROUP BY GROUPING SETS ((p.sym), (p.sym, p.ts))) AS x";
-    let [of_lateral, of_grouped] = ["its LIMIT t.id differs by row", "it has GROUP BY"];
-    // Planned at the same time, in turns.
-    let [one, other] = [lateral, grouped].map(|sql| {
-        let ctx = &ctx;
-        async move {
-            let frame = ctx.sql(sql).await.expect(sql);
-            tokio::task::yield_now().await;
-            frame
-                .create_physical_plan()
-                .await
-                .expect_err(sql)
-                .to_string()
-        }
-    });
-    let (one, other) = tokio::join!(one, other);
-    assert!(
-        one.contains(of_lateral) && !one.contains(of_grouped),
-        "{one}"
-    );
-    assert!(
-        other.contains(of_grouped) && !other.contains(of_lateral),
-        "{other}"
-    );
-
-    // Without rules there is no reason.
-    set(&ctx, "rmq.rewrite", "false");
-    let error = planned(&ctx, lateral).await;
-    assert!(error.contains("if rmq.rewrite is true"), "{error}");
-    assert!(!error.contains(of_lateral), "{error}");
+    assert_eq!(checked, 4);
 }
 
 #[tokio::test]
@@ -504,10 +466,6 @@ fn rules_without_a_place() {
     without(&[]);
     assert_eq!(LINES.take(), Some(vec![]), "of a session with all rules");
     let missing = [
-        (
-            "decorrelate_predicate_subquery",
-            "rmq_subquery_to_range_join",
-        ),
         (
             "single_distinct_aggregation_to_group_by",
             "rmq_distinct_grouped_join",

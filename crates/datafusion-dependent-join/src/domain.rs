@@ -177,3 +177,16 @@ fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     })?;
     Ok(is_repeatable)
 }
+
+/// Whether a plan has a function whose value changes from call to call, but for those that repeat.
+pub(crate) fn is_volatile(plan: &LogicalPlan, repeats: &dyn Fn(&Expr) -> bool) -> Result<bool> {
+    let mut is_volatile = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            is_volatile |= expr.exists(|e| Ok(e.is_volatile_node() && !repeats(e)))?;
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(is_volatile)
+}

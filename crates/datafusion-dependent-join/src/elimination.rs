@@ -4,20 +4,25 @@
 //! columns are those of the plan, in the same order and with the same names, and the last ones are the columns of the
 //! domain. Each node knows how to do this with its inputs. A plan without outer columns is joined with the domain.
 
+mod grouping_sets;
 pub(crate) mod joins;
 mod rows;
 
 use std::sync::Arc;
 
-use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result};
 use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::logical_expr::expr::Sort as SortExpr;
+use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{
-    Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection,
-    SubqueryAlias, Window, lit,
+    Aggregate, Distinct, EmptyRelation, Expr, Filter, Limit, LogicalPlan, LogicalPlanBuilder,
+    Projection, SubqueryAlias, UserDefinedLogicalNode, Window, cast, lit,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use crate::domain::columns;
 use crate::outer::{Replacement, outer_of};
@@ -29,6 +34,7 @@ pub(crate) struct Elimination<'a> {
     pub(crate) outer: Vec<Column>,
     /// The rows of the domain, and its columns over them.
     pub(crate) source: (LogicalPlan, Vec<Expr>),
+    pub(crate) extends: fn(&dyn UserDefinedLogicalNode) -> bool,
     pub(crate) config: &'a dyn OptimizerConfig,
 }
 
@@ -56,7 +62,10 @@ impl Elimination<'_> {
                 let alias = SubqueryAlias::try_new(input, alias.alias.clone())?;
                 Ok(LogicalPlan::SubqueryAlias(alias))
             }
-            LogicalPlan::Aggregate(aggregate) => self.push_aggregate(plan, aggregate),
+            LogicalPlan::Aggregate(aggregate) => match grouping_sets::united(aggregate)? {
+                Some(united) => self.push(&united),
+                None => self.push_aggregate(plan, aggregate),
+            },
             LogicalPlan::Window(window) => {
                 let input = self.push(&window.input)?;
                 let domain = self.domain_of(&input);
@@ -83,27 +92,37 @@ impl Elimination<'_> {
                 let order = self.replaced_order(plan, &input, order)?;
                 let exprs = self.replaced(plan, &input, on.select_expr.clone())?;
                 let domain = self.domain_of(&input);
-                let first = self.numbered(input, keys, order, 0, Some(1))?;
+                let first = self.numbered(input, keys, order, None, Some(number(1)))?;
                 self.with_names(first, exprs, domain, &on.schema)
             }
             LogicalPlan::Sort(sort) => match sort.fetch {
-                Some(fetch) => self.push_limit(plan, 0, Some(fetch)),
+                Some(fetch) => self.push_limit(plan, &sort.input, None, Some(number(fetch))),
                 None => self.push(&sort.input),
             },
             LogicalPlan::Limit(limit) => {
-                use datafusion::logical_expr::{FetchType, SkipType};
-                match (limit.get_skip_type()?, limit.get_fetch_type()?) {
-                    (SkipType::Literal(skip), FetchType::Literal(fetch)) => {
-                        self.push_limit(&limit.input, skip, fetch)
-                    }
-                    _ => refuse("its LIMIT or OFFSET is no constant"),
-                }
+                let literal = |rows: &Option<Box<Expr>>| {
+                    let rows = rows.as_deref().cloned();
+                    rows.map(literal).transpose()
+                };
+                let (skip, fetch) = (literal(&limit.skip)?, literal(&limit.fetch)?);
+                let known = Limit {
+                    skip: skip.clone().map(Box::new),
+                    fetch: fetch.clone().map(Box::new),
+                    input: Arc::clone(&limit.input),
+                };
+                // An error where one is negative.
+                known.get_skip_type()?;
+                known.get_fetch_type()?;
+                self.push_limit(plan, &limit.input, skip, fetch)
             }
             LogicalPlan::Join(join) => self.push_join(plan, join),
             LogicalPlan::Union(union) => self.push_union(union),
             LogicalPlan::Values(values) => self.push_values(plan, values),
             LogicalPlan::Unnest(unnest) => self.push_unnest(unnest),
             LogicalPlan::Repartition(repartition) => self.push(&repartition.input),
+            LogicalPlan::Extension(extension) if (self.extends)(extension.node.as_ref()) => {
+                self.push_extending(plan)
+            }
             other => refuse(format!(
                 "it refers to outer columns in or below {}",
                 other.display()
@@ -122,7 +141,7 @@ impl Elimination<'_> {
     /// takes them for a key still of what is grouped by them and by further columns.
     fn domain(&self) -> Found<LogicalPlan> {
         let (source, exprs) = &self.source;
-        let keys: Vec<String> = exprs.iter().map(|_| self.fresh()).collect();
+        let keys = self.domain_names();
         let named = exprs.iter().zip(&keys);
         let named = named.map(|(expr, name)| expr.clone().alias(name)).collect();
         let rows = LogicalPlan::Projection(Projection::try_new(named, Arc::new(source.clone()))?);
@@ -132,18 +151,26 @@ impl Elimination<'_> {
             .map(|key| first_value_udaf().call(vec![key.clone()]));
         let groups = Aggregate::try_new(Arc::new(rows), keys.clone(), values.collect())?;
         let values = groups.schema.columns().split_off(keys.len());
-        let values = columns(values)
-            .into_iter()
-            .map(|value| value.alias(self.fresh()));
-        let values = values.collect();
+        let values = columns(values).into_iter().zip(self.domain_names());
+        let values = values.map(|(value, name)| value.alias(name)).collect();
         let groups = Arc::new(LogicalPlan::Aggregate(groups));
         Ok(LogicalPlan::Projection(Projection::try_new(
             values, groups,
         )?))
     }
 
-    fn fresh(&self) -> String {
-        self.config.alias_generator().next("__domain")
+    /// A name that is used once.
+    fn fresh(&self, name: &str) -> String {
+        self.config.alias_generator().next(name)
+    }
+
+    /// Names for the columns of the domain.
+    fn domain_names(&self) -> Vec<String> {
+        let names = self
+            .outer
+            .iter()
+            .map(|outer| self.fresh(&outer.flat_name()));
+        names.collect()
     }
 
     /// Each row of a plan with each row of the domain.
@@ -181,7 +208,7 @@ impl Elimination<'_> {
         let exprs = exprs
             .into_iter()
             .map(|expr| replacement.in_expr(expr, node));
-        Ok(exprs.collect::<Result<_, _>>()?)
+        Ok(exprs.collect::<Result<_>>()?)
     }
 
     fn replaced_one(&self, node: &LogicalPlan, input: &LogicalPlan, expr: Expr) -> Found<Expr> {
@@ -224,16 +251,58 @@ impl Elimination<'_> {
         domain: Vec<Expr>,
         schema: &DFSchema,
     ) -> Found<LogicalPlan> {
-        let domain = domain.into_iter().map(|expr| expr.alias(self.fresh()));
+        let domain = domain.into_iter().zip(self.domain_names());
+        let domain = domain.map(|(expr, name)| expr.alias(name));
         let exprs = named(exprs, schema).into_iter().chain(domain).collect();
         let projection = Projection::try_new(exprs, Arc::new(plan))?;
         Ok(LogicalPlan::Projection(projection))
     }
 
-    fn push_aggregate(&self, plan: &LogicalPlan, aggregate: &Aggregate) -> Found<LogicalPlan> {
-        if matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) {
-            return refuse("it has GROUPING SETS, ROLLUP or CUBE");
+    /// The domain below the first input of a node that passes on its rows.
+    fn push_extending(&self, plan: &LogicalPlan) -> Found<LogicalPlan> {
+        let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
+        for input in inputs.iter().skip(1) {
+            if self.is_correlated(input)? {
+                return refuse(format!(
+                    "outer columns are on the searched side of {}",
+                    plan.display()
+                ));
+            }
         }
+        let Some(first) = inputs.first_mut() else {
+            return refuse(format!("{} has no input", plan.display()));
+        };
+        let length = first.schema().fields().len();
+        *first = self.push(first)?;
+        let domain = self.domain_of(first);
+        let exprs = self.replaced(plan, first, plan.expressions())?;
+        let node = plan.with_new_exprs(exprs, inputs)?;
+        let mut all = node.schema().columns();
+        all.drain(length..length + domain.len());
+        self.with_names(node, columns(all), domain, plan.schema())
+    }
+
+    fn push_aggregate(&self, plan: &LogicalPlan, aggregate: &Aggregate) -> Found<LogicalPlan> {
+        let Grouped {
+            plan: grouped,
+            keys,
+            domain,
+            values,
+        } = self.grouped(plan, aggregate)?;
+        if !keys.is_empty() {
+            let exprs = columns([keys, values].concat());
+            return self.with_names(grouped, exprs, domain, &aggregate.schema);
+        }
+        // One row for each row of the domain, also where there is nothing to aggregate.
+        let all_groups = self.domain()?;
+        let all_domain = self.domain_of(&all_groups);
+        let joined = self.left_join(all_groups, grouped, &domain)?;
+        let values = or_of_nothing(aggregate, &values)?;
+        self.with_names(joined, values, all_domain, &aggregate.schema)
+    }
+
+    /// The groups of an aggregate for each row of the domain that has any.
+    fn grouped(&self, plan: &LogicalPlan, aggregate: &Aggregate) -> Found<Grouped> {
         let input = self.push(&aggregate.input)?;
         let domain = self.domain_of(&input);
         let groups = self.replaced(plan, &input, aggregate.group_expr.clone())?;
@@ -243,80 +312,129 @@ impl Elimination<'_> {
             .zip(&aggregate.group_expr)
             .map(|(new, old)| match new {
                 new if new == *old => new,
-                new => new.alias(self.fresh()),
+                new => new.alias(self.fresh("__group")),
             });
         let keys = groups.chain(columns(domain.clone())).collect();
         let values = self.replaced(plan, &input, aggregate.aggr_expr.clone())?;
         let grouped = Aggregate::try_new(Arc::new(input), keys, values)?;
-        let all = grouped.schema.columns();
-        let grouped = LogicalPlan::Aggregate(grouped);
-        let (keys, rest) = all.split_at(aggregate.group_expr.len());
-        let (domain, values) = rest.split_at(domain.len());
-        if !keys.is_empty() {
-            let exprs = columns([keys, values].concat());
-            return self.with_names(grouped, exprs, domain.to_vec(), &aggregate.schema);
-        }
-        // One row for each row of the domain, also where there is nothing to aggregate.
-        let all_groups = self.domain()?;
-        let all_domain = self.domain_of(&all_groups);
-        let joined = self.left_join(all_groups, grouped, domain)?;
-        let fields = aggregate.schema.fields().iter();
-        let values = aggregate.aggr_expr.iter().zip(fields).zip(values);
-        let values = values.map(|((expr, field), value)| {
-            let value = Expr::Column(value.clone());
-            let Expr::AggregateFunction(call) = expr.clone().unalias_nested().data else {
-                return refuse("it has an aggregate of an unknown kind");
-            };
-            let of_nothing = call.func.default_value(field.data_type())?;
-            Ok(match of_nothing {
-                of_nothing if of_nothing.is_null() => value,
-                of_nothing => coalesce(vec![value, lit(of_nothing)]),
-            })
-        });
-        let values = values.collect::<Found<Vec<_>>>()?;
-        self.with_names(joined, values, all_domain, &aggregate.schema)
+        let mut keys = grouped.schema.columns();
+        let mut domain_and_values = keys.split_off(aggregate.group_expr.len());
+        let values = domain_and_values.split_off(domain.len());
+        Ok(Grouped {
+            plan: LogicalPlan::Aggregate(grouped),
+            keys,
+            domain: domain_and_values,
+            values,
+        })
     }
 
-    /// The rows of each row of the domain that LIMIT and OFFSET leave.
+    /// The right side of a LEFT JOIN with the groups of an aggregate, and its values above that join.
+    pub(crate) fn push_last(
+        &self,
+        plan: &LogicalPlan,
+        aggregate: &Aggregate,
+    ) -> Found<(LogicalPlan, Vec<Expr>)> {
+        let grouped = self.grouped(plan, aggregate)?;
+        let names = grouped.values.iter().map(|value| self.fresh(&value.name));
+        let names = names.chain(self.domain_names());
+        let all = [grouped.values.clone(), grouped.domain].concat();
+        let all = columns(all).into_iter().zip(names);
+        let all = all.map(|(expr, name)| expr.alias(name)).collect();
+        let right = Projection::try_new(all, Arc::new(grouped.plan))?;
+        let mut values = right.schema.columns();
+        values.truncate(aggregate.aggr_expr.len());
+        let values = or_of_nothing(aggregate, &values)?;
+        Ok((LogicalPlan::Projection(right), values))
+    }
+
+    /// The rows of each row of the domain that LIMIT and OFFSET leave. They are those of `node`.
     fn push_limit(
         &self,
+        node: &LogicalPlan,
         input: &LogicalPlan,
-        skip: usize,
-        fetch: Option<usize>,
+        skip: Option<Expr>,
+        fetch: Option<Expr>,
     ) -> Found<LogicalPlan> {
-        let limited = |below: &Arc<LogicalPlan>| -> Found<LogicalPlan> {
-            let below = LogicalPlanBuilder::new_from_arc(Arc::clone(below));
-            Ok(below.limit(skip, fetch)?.build()?)
+        let limited = |below: &Arc<LogicalPlan>| {
+            Arc::new(LogicalPlan::Limit(Limit {
+                skip: skip.clone().map(Box::new),
+                fetch: fetch.clone().map(Box::new),
+                input: Arc::clone(below),
+            }))
         };
         match input {
             // The order is known below.
             LogicalPlan::Projection(projection) => {
-                let limited = Arc::new(limited(&projection.input)?);
                 let exprs = projection.expr.clone();
-                let projection = Projection::try_new(exprs, limited)?;
-                self.push(&LogicalPlan::Projection(projection))
+                let projection = Projection::try_new(exprs, limited(&projection.input))?;
+                return self.push(&LogicalPlan::Projection(projection));
             }
             LogicalPlan::SubqueryAlias(alias) => {
-                let limited = Arc::new(limited(&alias.input)?);
-                let alias = SubqueryAlias::try_new(limited, alias.alias.clone())?;
-                self.push(&LogicalPlan::SubqueryAlias(alias))
+                let alias = SubqueryAlias::try_new(limited(&alias.input), alias.alias.clone())?;
+                return self.push(&LogicalPlan::SubqueryAlias(alias));
             }
-            LogicalPlan::Sort(sort) => {
-                let last = fetch.map(|fetch| skip.saturating_add(fetch));
-                let last = last.into_iter().chain(sort.fetch).min();
+            _ => {}
+        }
+        let (below, order) = match input {
+            LogicalPlan::Sort(sort) if sort.fetch.is_none() => {
                 let below = self.push(&sort.input)?;
                 let order = self.replaced_order(input, &below, sort.expr.clone())?;
-                let keys = columns(self.domain_of(&below));
-                self.numbered(below, keys, order, skip, last)
+                (below, order)
             }
-            _ => {
-                let last = fetch.map(|fetch| skip.saturating_add(fetch));
-                let below = self.push(input)?;
-                let keys = columns(self.domain_of(&below));
-                self.numbered(below, keys, vec![], skip, last)
-            }
-        }
+            _ => (self.push(input)?, vec![]),
+        };
+        let keys = columns(self.domain_of(&below));
+        let replaced = |rows: Option<Expr>| {
+            let rows = rows.map(|rows| self.replaced_one(node, &below, rows));
+            rows.transpose()
+        };
+        let (skip, fetch) = (replaced(skip)?, replaced(fetch)?);
+        self.numbered(below, keys, order, skip, fetch)
     }
+}
+
+/// An aggregate with the columns of the domain among its keys.
+struct Grouped {
+    plan: LogicalPlan,
+    keys: Vec<Column>,
+    domain: Vec<Column>,
+    values: Vec<Column>,
+}
+
+/// Values of an aggregate, in these columns of an outer join, with what they are where there is nothing to aggregate.
+fn or_of_nothing(aggregate: &Aggregate, values: &[Column]) -> Found<Vec<Expr>> {
+    let fields = aggregate.schema.fields().iter();
+    let values = aggregate.aggr_expr.iter().zip(fields).zip(values);
+    let values = values.map(|((expr, field), value)| {
+        let value = Expr::Column(value.clone());
+        let Expr::AggregateFunction(call) = expr.clone().unalias_nested().data else {
+            return refuse("it has an aggregate of an unknown kind");
+        };
+        let of_nothing = call.func.default_value(field.data_type())?;
+        Ok(match of_nothing {
+            of_nothing if of_nothing.is_null() => value,
+            of_nothing => coalesce(vec![value, lit(of_nothing)]),
+        })
+    });
+    values.collect()
+}
+
+/// Expressions with other expressions in place of columns.
+pub(crate) fn substituted(exprs: Vec<Expr>, old: &[Column], new: &[Expr]) -> Result<Vec<Expr>> {
+    let substituted = exprs.into_iter().map(|expr| {
+        let substituted = expr.transform_down(|e| {
+            let Expr::Column(column) = &e else {
+                return Ok(Transformed::no(e));
+            };
+            let position = old.iter().position(|old| old == column);
+            Ok(match position.and_then(|position| new.get(position)) {
+                Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
+                None => Transformed::no(e),
+            })
+        });
+        Ok(substituted?.data)
+    });
+    substituted.collect()
 }
 
 /// Expressions with the names of the columns of `schema`.
@@ -356,7 +474,17 @@ fn partitioned(expr: Expr, domain: &[Column]) -> Found<Expr> {
     }
 }
 
-/// A number of rows as a constant of the type of `row_number()`.
-fn count(rows: usize) -> Expr {
-    Expr::Literal(ScalarValue::UInt64(Some(rows as u64)), None)
+/// A number of rows as a constant, if it does not differ by row.
+fn literal(rows: Expr) -> Result<Expr> {
+    if rows.any_column_refs() || rows.contains_outer() {
+        return Ok(rows);
+    }
+    let context = SimplifyContext::default();
+    let rows = cast(rows, DataType::Int64);
+    ExprSimplifier::new(context).simplify(rows)
+}
+
+/// A number of rows as a constant.
+fn number(rows: usize) -> Expr {
+    lit(i64::try_from(rows).unwrap_or(i64::MAX))
 }

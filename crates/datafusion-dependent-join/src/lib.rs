@@ -36,8 +36,10 @@
 //! let state = with_dependent_joins(SessionStateBuilder::new_with_default_features()).build();
 //! ```
 
+mod branches;
 mod domain;
 mod elimination;
+mod last_aggregate;
 mod lifting;
 mod membership;
 mod null_safe;
@@ -45,6 +47,7 @@ mod outer;
 mod planned;
 mod refusal;
 mod rule;
+mod simple;
 mod single_row;
 
 use std::sync::Arc;
@@ -52,7 +55,7 @@ use std::sync::Arc;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 
-pub use rule::{SubqueriesToDependentJoins, UnnestDependentJoins};
+pub use rule::{SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins};
 pub use single_row::single_row_udf;
 
 /// Adds the rules of this crate, and its function, to a session.
@@ -67,11 +70,13 @@ pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBui
     analyzer.rules.push(Arc::new(lift));
     *builder.analyzer() = Some(analyzer);
     let mut optimizer = builder.optimizer().take().unwrap_or_default();
-    let unnest = UnnestDependentJoins;
-    optimizer
-        .rules
-        .retain(|known| known.name() != unnest.name());
-    optimizer.rules.insert(0, Arc::new(unnest));
+    let ours: [Arc<dyn OptimizerRule + Send + Sync>; 2] = [
+        Arc::new(SubqueriesToLateralJoins::default()),
+        Arc::new(UnnestDependentJoins::default()),
+    ];
+    let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
+    optimizer.rules.retain(|known| !is_ours(known.name()));
+    optimizer.rules.splice(0..0, ours);
     *builder.optimizer() = Some(optimizer);
     let functions = builder.scalar_functions().get_or_insert_default();
     functions.retain(|known| known.name() != single_row_udf().name());

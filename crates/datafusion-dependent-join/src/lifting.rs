@@ -16,27 +16,31 @@
 //!   EXISTS, IN, ANY, ALL    LeftSemi and LeftAnti Join as conjuncts of a filter, LeftMark Join elsewhere
 //! ```
 //!
-//! All are evaluated for each row of the left side, also those in branches of a CASE that are not taken.
+//! All are evaluated for each row of the left side, also those in branches of a CASE that are not taken (`branches`).
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchemaRef, JoinType, NullEquality, Result, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{
+    Column, DFSchemaRef, JoinType, NullEquality, Result, ScalarValue, plan_err,
+};
 use datafusion::functions_aggregate::count::count;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::{conjunction, disjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, FetchType, Filter, Join, JoinConstraint, LogicalPlan,
-    Projection, Sort, Subquery, SubqueryAlias, lit, when,
+    Aggregate, Expr, FetchType, Filter, Join, JoinConstraint, LogicalPlan, Projection, Sort,
+    Subquery, SubqueryAlias, lit, when,
 };
 
-use crate::domain::columns;
+use crate::branches::{Replacing, may_fail, replaced_in};
+use crate::domain::{columns, is_volatile};
 use crate::elimination::joins::join_of;
 use crate::elimination::named;
-use crate::membership::Membership;
-use crate::outer::{has_subquery, is_correlated, lateral, outer_of, outer_of_expr, subquery_of};
-use crate::refusal::{Found, Refusal};
+use crate::membership::{Decisive, Membership};
+use crate::outer::{
+    Replacement, has_subquery, is_correlated, lateral, outer_of, outer_of_expr, subquery_of,
+};
 use crate::single_row::single_row_udf;
 
 /// Where an expression with a subquery is.
@@ -45,6 +49,8 @@ pub(crate) struct Place<'a> {
     pub(crate) node: &'a LogicalPlan,
     /// Whether rows are left out where it is not true.
     pub(crate) is_conjunct: bool,
+    /// Whether it is evaluated for some rows only.
+    pub(crate) is_branch: bool,
 }
 
 /// What is done with the subqueries of a node.
@@ -57,8 +63,11 @@ pub(crate) trait Lifting {
         false
     }
 
-    /// The plan of a dependent join, or why there is none. The expression stays as it is then.
-    fn join(&self, join: Join) -> Found<LogicalPlan>;
+    /// Whether a volatile expression has the same value whenever it is evaluated.
+    fn repeats(&self, expr: &Expr) -> bool;
+
+    /// The plan of a dependent join.
+    fn join(&self, join: Join) -> Result<LogicalPlan>;
 
     /// A name for the right side of a join.
     fn name(&self) -> String;
@@ -88,15 +97,20 @@ fn lift_filter(
     let place = Place {
         node,
         is_conjunct: true,
+        is_branch: false,
     };
     let mut input = Input::new(Arc::clone(&filter.input), lifting);
     let mut kept = vec![];
     for conjunct in split_conjunction_owned(filter.predicate.clone()) {
         if Membership::of(&conjunct).is_none() {
             kept.push(input.replaced(conjunct, place)?);
-        } else if !lifting.takes(&conjunct, place)? || !input.without_rows(&conjunct, place)? {
-            kept.push(conjunct);
+            continue;
         }
+        let rest = match lifting.takes(&conjunct, place)? {
+            true => input.without_rows(&conjunct, place)?,
+            false => None,
+        };
+        kept.extend(rest.unwrap_or_else(|| vec![conjunct]));
     }
     if !input.is_new {
         return Ok(Transformed::no(node.clone()));
@@ -118,6 +132,7 @@ fn lift_expressions(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transfor
     let place = Place {
         node: &wide,
         is_conjunct: false,
+        is_branch: false,
     };
     let inputs = wide.inputs();
     let [below] = inputs.as_slice() else {
@@ -194,6 +209,7 @@ fn lift_condition(
     let place = Place {
         node,
         is_conjunct: false,
+        is_branch: false,
     };
     let mut sides = [&join.left, &join.right].map(|side| Input::new(Arc::clone(side), lifting));
     let (mut kept, mut above) = (vec![], vec![]);
@@ -257,29 +273,33 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Leaves out the rows for which a conjunct with EXISTS, IN, ANY or ALL is not true. False if it has no plan.
-    fn without_rows(&mut self, conjunct: &Expr, place: Place<'_>) -> Result<bool> {
+    /// Leaves out the rows for which a conjunct with EXISTS, IN, ANY or ALL is not true, but for the conditions that it
+    /// returns. None if it has no plan yet.
+    fn without_rows(&mut self, conjunct: &Expr, place: Place<'_>) -> Result<Option<Vec<Expr>>> {
         let Some(mut membership) = Membership::of(conjunct) else {
-            return Ok(false);
+            return Ok(None);
         };
         if let Some(compared) = &mut membership.compared {
             compared.expr = self.replaced(compared.expr.clone(), place)?;
         }
-        let (right, condition) = self.members(&membership)?;
-        let (join_type, condition) = match (membership.negated, condition) {
-            (false, condition) => (JoinType::LeftSemi, condition),
-            // A comparison with NULL is no reason to keep a row.
-            (true, Some(condition)) => {
-                let is_nullable = condition.nullable(&self.plan.schema().join(right.schema())?)?;
-                let condition = match is_nullable {
-                    true => condition.is_not_false(),
-                    false => condition,
-                };
-                (JoinType::LeftAnti, Some(condition))
+        let mut kept = vec![];
+        if !membership.negated {
+            let found = self.members(&membership, Decisive::Matches, JoinType::LeftSemi)?;
+            return Ok(found.map(|_| kept));
+        }
+        // A comparison with NULL is no reason to keep a row.
+        for decisive in self.decisive(&membership)? {
+            let found = match decisive {
+                Decisive::OfNull => self.mark(&membership, decisive)?,
+                _ => self.members(&membership, decisive, JoinType::LeftAnti)?,
+            };
+            match (found, decisive) {
+                (Some(mark), Decisive::OfNull) => kept.push(!mark),
+                (Some(_), _) => {}
+                (None, _) => return Ok(None),
             }
-            (true, None) => (JoinType::LeftAnti, None),
-        };
-        Ok(self.join(right, join_type, condition)?.is_some())
+        }
+        Ok(Some(kept))
     }
 
     /// An expression with columns in place of the subqueries that are taken.
@@ -288,29 +308,35 @@ impl<'a> Input<'a> {
             is_conjunct: false,
             ..place
         };
-        let lifting = self.lifting;
-        let down = |e: Expr| {
-            let recursion = match lifting.keeps(&e) {
-                true => TreeNodeRecursion::Jump,
-                false => TreeNodeRecursion::Continue,
-            };
-            Ok(Transformed::new(e, false, recursion))
+        replaced_in(expr, &[], &mut InPlace { input: self, place })
+    }
+
+    /// The subquery with NULL in place of the outer columns of rows that do not need it.
+    fn guarded(&mut self, subquery: &Subquery, taken: &[Expr]) -> Result<Subquery> {
+        let Some(taken) = conjunction(taken.iter().cloned()) else {
+            return Ok(subquery.clone());
         };
-        let up = |e: Expr| {
-            if subquery_of(&e).is_none() || !lifting.takes(&e, place)? {
-                return Ok(Transformed::no(e));
-            }
-            let value = match (&e, Membership::of(&e)) {
-                (Expr::ScalarSubquery(subquery), _) => self.value(subquery)?,
-                (_, Some(membership)) => self.truth(&membership)?,
-                _ => None,
-            };
-            Ok(match value {
-                Some(value) => Transformed::yes(value),
-                None => Transformed::no(e),
-            })
+        let mut outer = outer_of(&subquery.subquery)?;
+        outer.retain(|column| self.plan.schema().has_column(column));
+        if outer.is_empty() || !may_fail(&subquery.subquery)? {
+            return Ok(subquery.clone());
+        }
+        let mut exprs = columns(self.plan.schema().columns());
+        let mut by = vec![];
+        for column in &outer {
+            let name = self.lifting.name();
+            let guarded = when(taken.clone(), Expr::Column(column.clone())).end()?;
+            exprs.push(guarded.alias(&name));
+            by.push(Column::new_unqualified(name));
+        }
+        let plan = Arc::new(std::mem::take(&mut self.plan));
+        self.plan = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
+        let replacement = Replacement {
+            outer: &outer,
+            by: &by,
         };
-        Ok(expr.transform_down_up(down, up)?.data)
+        let plan = replacement.in_plan(&subquery.subquery, &[])?;
+        Ok(subquery.with_plan(Arc::new(plan)))
     }
 
     /// The value of a scalar subquery.
@@ -339,22 +365,16 @@ impl<'a> Input<'a> {
     /// Whether EXISTS, IN, ANY or ALL is true.
     fn truth(&mut self, membership: &Membership) -> Result<Option<Expr>> {
         let mut marks = vec![];
-        let is_nullable = membership.is_nullable(self.plan.schema())?;
-        for is_null in [false, true].into_iter().take(1 + usize::from(is_nullable)) {
-            let (right, condition) = self.members(membership)?;
-            let condition = condition.map(|condition| match is_null {
-                true => condition.is_null(),
-                false => condition,
-            });
-            match self.join(right, JoinType::LeftMark, condition)? {
+        for decisive in self.decisive(membership)? {
+            match self.mark(membership, decisive)? {
                 Some(mark) => marks.push(mark),
                 None => return Ok(None),
             }
         }
-        let mut marks = marks.into_iter();
-        let found = match (marks.next(), marks.next()) {
-            (Some(is_true), Some(is_null)) => when(is_true, lit(true))
-                .when(is_null, lit(ScalarValue::Boolean(None)))
+        let unknown = disjunction(marks.split_off(marks.len().min(1)));
+        let found = match (marks.pop(), unknown) {
+            (Some(is_true), Some(is_unknown)) => when(is_true, lit(true))
+                .when(is_unknown, lit(ScalarValue::Boolean(None)))
                 .otherwise(lit(false))?,
             (Some(is_true), None) => is_true,
             (None, _) => return Ok(None),
@@ -365,13 +385,42 @@ impl<'a> Input<'a> {
         }))
     }
 
-    /// The rows of a set, and the condition that one matches. None if each row does.
-    fn members(&self, membership: &Membership) -> Result<(LogicalPlan, Option<Expr>)> {
+    /// Which rows decide. There is a join for each, so that the set must have the same rows each time.
+    fn decisive(&self, membership: &Membership) -> Result<Vec<Decisive>> {
+        let decisive = membership.decisive(self.plan.schema())?;
+        let rows = &membership.subquery.subquery;
+        if decisive.len() > 1 && is_volatile(rows, &|e| self.lifting.repeats(e))? {
+            return plan_err!(
+                "a subquery of IN, ANY or ALL has no plan where it may have NULL and a function whose value changes from \
+                 call to call: compare with columns that are NOT NULL"
+            );
+        }
+        Ok(decisive)
+    }
+
+    /// Whether there is a decisive row.
+    fn mark(&mut self, membership: &Membership, decisive: Decisive) -> Result<Option<Expr>> {
+        let mark = self.members(membership, decisive, JoinType::LeftMark)?;
+        Ok(match (mark, decisive, &membership.compared) {
+            (Some(mark), Decisive::OfNull, Some(compared)) => {
+                Some(compared.expr.clone().is_null().and(mark))
+            }
+            (mark, ..) => mark,
+        })
+    }
+
+    /// Joins the rows of a set that meet a condition, and returns the last column. None if it has no plan.
+    fn members(
+        &mut self,
+        membership: &Membership,
+        decisive: Decisive,
+        join_type: JoinType,
+    ) -> Result<Option<Expr>> {
         let rows = LogicalPlan::clone(&membership.subquery.subquery);
         let right = self.right_side(&membership.subquery, rows)?;
         let value = columns(right.schema().columns()).into_iter().next();
-        let condition = value.and_then(|value| membership.matches(value));
-        Ok((right, condition))
+        let condition = value.and_then(|value| membership.condition(decisive, value));
+        self.join(right, join_type, condition)
     }
 
     /// The rows of a subquery with names of their own.
@@ -411,14 +460,7 @@ impl<'a> Input<'a> {
             NullEquality::NullEqualsNothing,
             false,
         )?;
-        let joined = match self.lifting.join(join) {
-            Ok(joined) => joined,
-            Err(Refusal::Reason(reason)) => {
-                log::debug!("a subquery stays as it is: {reason}");
-                return Ok(None);
-            }
-            Err(Refusal::Error(error)) => return Err(error),
-        };
+        let joined = self.lifting.join(join)?;
         self.is_new = true;
         let mut all = columns(joined.schema().columns());
         self.plan = match (join_type, all.pop()) {
@@ -430,6 +472,41 @@ impl<'a> Input<'a> {
             _ => joined,
         };
         Ok(self.plan.schema().columns().pop().map(Expr::Column))
+    }
+}
+
+/// The input of a node whose expression is replaced.
+struct InPlace<'a, 'b> {
+    input: &'a mut Input<'b>,
+    place: Place<'a>,
+}
+
+impl Replacing for InPlace<'_, '_> {
+    fn keeps(&self, expr: &Expr) -> bool {
+        self.input.lifting.keeps(expr)
+    }
+
+    fn replace(&mut self, expr: Expr, taken: &[Expr]) -> Result<Expr> {
+        let input = &mut *self.input;
+        let place = Place {
+            is_branch: !taken.is_empty(),
+            ..self.place
+        };
+        if subquery_of(&expr).is_none() || !input.lifting.takes(&expr, place)? {
+            return Ok(expr);
+        }
+        let value = match (&expr, Membership::of(&expr)) {
+            (Expr::ScalarSubquery(subquery), _) => {
+                let subquery = input.guarded(subquery, taken)?;
+                input.value(&subquery)?
+            }
+            (_, Some(mut membership)) => {
+                membership.subquery = input.guarded(&membership.subquery, taken)?;
+                input.truth(&membership)?
+            }
+            _ => None,
+        };
+        Ok(value.unwrap_or(expr))
     }
 }
 

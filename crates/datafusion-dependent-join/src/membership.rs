@@ -72,19 +72,39 @@ impl Membership {
         }
     }
 
-    /// The condition that a row matches whose first column is `value`. None if each row does.
-    pub(crate) fn matches(&self, value: Expr) -> Option<Expr> {
-        let compared = self.compared.as_ref()?;
-        Some(binary_expr(compared.expr.clone(), compared.op, value))
+    /// The conditions on rows that decide, from the one that matters most. `outer` has the columns of the query around.
+    pub(crate) fn decisive(&self, outer: &DFSchema) -> Result<Vec<Decisive>> {
+        let mut all = vec![Decisive::Matches];
+        if let Some(compared) = &self.compared {
+            let fields = self.subquery.subquery.schema().fields();
+            if fields.first().is_none_or(|field| field.is_nullable()) {
+                all.push(Decisive::HasNull);
+            }
+            if compared.expr.nullable(outer)? {
+                all.push(Decisive::OfNull);
+            }
+        }
+        Ok(all)
     }
 
-    /// Whether a comparison may be NULL. `outer` has the columns of the query around.
-    pub(crate) fn is_nullable(&self, outer: &DFSchema) -> Result<bool> {
-        let Some(compared) = &self.compared else {
-            return Ok(false);
-        };
-        let fields = self.subquery.subquery.schema().fields();
-        let has_nulls = fields.first().is_none_or(|field| field.is_nullable());
-        Ok(has_nulls || compared.expr.nullable(outer)?)
+    /// A condition on a row whose first column is `value`. None if each row meets it.
+    pub(crate) fn condition(&self, decisive: Decisive, value: Expr) -> Option<Expr> {
+        let Compared { expr, op } = self.compared.as_ref()?;
+        Some(match decisive {
+            Decisive::Matches => binary_expr(expr.clone(), *op, value),
+            Decisive::HasNull => value.is_null(),
+            Decisive::OfNull => return None,
+        })
     }
+}
+
+/// What one row of the set decides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decisive {
+    /// The comparison is true for it.
+    Matches,
+    /// It is NULL, so that the comparison with it is.
+    HasNull,
+    /// It is there, and what is compared with it is NULL.
+    OfNull,
 }

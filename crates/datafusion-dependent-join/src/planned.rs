@@ -7,6 +7,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Distinct, Expr, FetchType, LogicalPlan, Operator, SkipType,
 };
 
+use crate::branches::may_fail;
 use crate::lifting::Place;
 use crate::membership::Membership;
 use crate::outer::{has_outer, is_correlated, outer_of, outer_of_expr, subquery_of};
@@ -26,6 +27,9 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
     if !outer.iter().all(is_next) {
         return Ok(true);
     }
+    if place.is_branch && !outer.is_empty() && may_fail(plan)? {
+        return Ok(false);
+    }
     let Some(membership) = &membership else {
         // Without outer columns, it is evaluated before the query.
         let is_planned = is_filter || matches!(place.node, LogicalPlan::Projection(_));
@@ -35,15 +39,16 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
         return Ok(false);
     }
     if let Some(compared) = compared {
+        if membership.negated && !outer.is_empty() {
+            // Its join for NOT IN ignores the conditions on outer columns where it looks for NULL.
+            return Ok(false);
+        }
         // Its joins take NULL for false, but that of a NOT IN which is not correlated.
-        let is_plain_not_in = place.is_conjunct
-            && membership.negated
-            && outer.is_empty()
-            && compared.expr.any_column_refs();
+        let is_plain_not_in = place.is_conjunct && membership.negated && is_column(&compared.expr);
         let is_true_only = place.is_conjunct && !membership.negated;
         let is_right = is_plain_not_in
             || is_true_only
-            || !membership.is_nullable(place.node.inputs()[0].schema())?;
+            || membership.decisive(place.node.inputs()[0].schema())?.len() == 1;
         let is_plain = plan.schema().fields().len() == 1
             && !compared.expr.exists(|e| Ok(subquery_of(e).is_some()))?;
         if !is_right || !is_plain || matches!(subquery, Expr::SetComparison(_)) {
@@ -93,7 +98,7 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
                 }
             }
             LogicalPlan::Filter(filter) => {
-                let mut inner: Vec<Column> = vec![];
+                let mut inner: Vec<&Column> = vec![];
                 for predicate in split_conjunction(&filter.predicate) {
                     if outer_of_expr(predicate, plan)?.is_empty() {
                         continue;
@@ -101,15 +106,9 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
                     if predicate.exists(|e| Ok(subquery_of(e).is_some()))? {
                         return Ok(false);
                     }
-                    inner.extend(predicate.column_refs().into_iter().cloned());
+                    inner.extend(predicate.column_refs());
                 }
-                // Its joins know the columns that conditions compare by their names alone.
-                let has_other = |column: &Column| {
-                    let mut all = inner.iter().chain(&names);
-                    all.any(|other| other.name == column.name && other != column)
-                };
-                let is_twice = inner.iter().any(has_other);
-                return Ok(!is_twice
+                return Ok(!is_ambiguous(&inner, &names)
                     && !is_correlated(&filter.input)?
                     && !has_lateral(&filter.input)?);
             }
@@ -123,9 +122,11 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
 pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
     let mut plan = subquery;
     let (mut is_aggregated, mut is_filtered) = (false, false);
+    let mut inner: Vec<&Column> = vec![];
+    let names = subquery.schema().columns();
     loop {
         if !is_correlated(plan)? {
-            return Ok(!has_lateral(plan)?);
+            return Ok(!is_ambiguous(&inner, &names) && !has_lateral(plan)?);
         }
         let is_outer = has_outer(plan)?;
         plan = match plan {
@@ -147,6 +148,9 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
                     if is_outer && (has_subquery || is_aggregated && !is_key(predicate)) {
                         return Ok(false);
                     }
+                    if is_outer {
+                        inner.extend(predicate.column_refs());
+                    }
                 }
                 is_filtered = true;
                 &filter.input
@@ -156,8 +160,24 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
     }
 }
 
+/// Whether one of these columns has the name of another one: its joins know the columns that conditions compare by
+/// their names alone.
+fn is_ambiguous(compared: &[&Column], names: &[Column]) -> bool {
+    compared.iter().any(|column| {
+        let mut all = compared.iter().copied().chain(names);
+        all.any(|other| other.name == column.name && other != *column)
+    })
+}
+
+fn is_column(expr: &Expr) -> bool {
+    match expr {
+        Expr::Cast(cast) => matches!(*cast.expr, Expr::Column(_)),
+        expr => matches!(expr, Expr::Column(_)),
+    }
+}
+
 /// Whether a condition says that a column is equal to what the outer query gives.
-pub(crate) fn is_key(predicate: &Expr) -> bool {
+fn is_key(predicate: &Expr) -> bool {
     let Expr::BinaryExpr(BinaryExpr {
         left,
         op: Operator::Eq,
@@ -165,10 +185,6 @@ pub(crate) fn is_key(predicate: &Expr) -> bool {
     }) = predicate
     else {
         return false;
-    };
-    let is_column = |expr: &Expr| match expr {
-        Expr::Cast(cast) => matches!(*cast.expr, Expr::Column(_)),
-        expr => matches!(expr, Expr::Column(_)),
     };
     is_column(left) && !right.any_column_refs() || is_column(right) && !left.any_column_refs()
 }

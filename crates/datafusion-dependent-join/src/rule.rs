@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{JoinType, Result, plan_datafusion_err};
-use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::common::{Column, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
-    Expr, Join, LogicalPlan, Projection, SubqueryAlias, check_subquery_expr,
+    Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, UserDefinedLogicalNode,
+    check_subquery_expr,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
-use crate::domain::{columns, source};
+use crate::domain::{columns, is_volatile, source};
 use crate::elimination::joins::join_of;
 use crate::elimination::{Elimination, named};
+use crate::last_aggregate::LastAggregate;
 use crate::lifting::{Lifting, Place, lift};
 use crate::null_safe::all_same;
-use crate::outer::{has_outer, is_correlated, lateral, outer_of, outer_of_expr, subquery_of};
-use crate::planned::{has_plan, is_key, is_pulled_up};
-use crate::refusal::{Found, Refusal, refuse};
+use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of};
+use crate::planned::{has_plan, is_pulled_up};
+use crate::refusal::{Found, Refusal, found_now, refuse, wait};
+use crate::simple::{Rows, is_set};
 
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.
@@ -106,13 +108,17 @@ impl Lifting for Rejected<'_> {
         (self.rule.keeps)(expr)
     }
 
-    fn join(&self, join: Join) -> Found<LogicalPlan> {
+    fn repeats(&self, expr: &Expr) -> bool {
+        (self.rule.keeps)(expr)
+    }
+
+    fn join(&self, join: Join) -> Result<LogicalPlan> {
         Ok(LogicalPlan::Join(join))
     }
 
     fn name(&self) -> String {
         self.names.set(self.names.get() + 1);
-        format!("{LIFTED}{}", self.names.get())
+        format!("__dependent_{}", self.names.get())
     }
 }
 
@@ -127,13 +133,86 @@ fn has_some_row(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// How the names of what was a subquery of an expression begin.
-const LIFTED: &str = "__dependent_";
+/// Makes lateral joins of the subqueries in expressions that DataFusion rejects or answers wrongly. It must run before
+/// DataFusion's rules for subqueries.
+#[derive(Debug)]
+pub struct SubqueriesToLateralJoins {
+    /// As [`UnnestDependentJoins::repeats`].
+    pub repeats: fn(&Expr) -> bool,
+}
 
-/// Makes joins of the subqueries that DataFusion rejects or answers wrongly: lateral joins and subqueries in
-/// expressions. It must run before DataFusion's rules for subqueries.
-#[derive(Debug, Default)]
-pub struct UnnestDependentJoins;
+impl Default for SubqueriesToLateralJoins {
+    fn default() -> Self {
+        Self { repeats: |_| false }
+    }
+}
+
+impl OptimizerRule for SubqueriesToLateralJoins {
+    fn name(&self) -> &'static str {
+        "subqueries_to_lateral_joins"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        // An outer subquery is judged by what it was written as.
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let repeats = self.repeats;
+        lift(plan, &NotPlanned { repeats, config })
+    }
+}
+
+/// The subqueries that DataFusion does not plan rightly.
+struct NotPlanned<'a> {
+    repeats: fn(&Expr) -> bool,
+    config: &'a dyn OptimizerConfig,
+}
+
+impl Lifting for NotPlanned<'_> {
+    fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
+        Ok(!has_plan(subquery, place)?)
+    }
+
+    fn repeats(&self, expr: &Expr) -> bool {
+        (self.repeats)(expr)
+    }
+
+    fn join(&self, join: Join) -> Result<LogicalPlan> {
+        match lateral(&join.right) {
+            Some(_) => Ok(LogicalPlan::Join(join)),
+            None => with_conditions(&join, &Rows::new(LogicalPlan::clone(&join.right))),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.config.alias_generator().next("__subquery")
+    }
+}
+
+/// Makes joins of the lateral joins that DataFusion rejects or answers wrongly. It must run before DataFusion's rules
+/// for subqueries.
+#[derive(Debug)]
+pub struct UnnestDependentJoins {
+    /// Whether an expression has the same value whenever it is evaluated, although it is declared to be volatile.
+    pub repeats: fn(&Expr) -> bool,
+    /// Whether each row of a node is one of its first input, with further columns behind, and depends on no other row
+    /// of that input.
+    pub extends: fn(&dyn UserDefinedLogicalNode) -> bool,
+}
+
+impl Default for UnnestDependentJoins {
+    fn default() -> Self {
+        Self {
+            repeats: |_| false,
+            extends: |_| false,
+        }
+    }
+}
 
 impl OptimizerRule for UnnestDependentJoins {
     fn name(&self) -> &'static str {
@@ -152,147 +231,134 @@ impl OptimizerRule for UnnestDependentJoins {
     ) -> Result<Transformed<LogicalPlan>> {
         if let LogicalPlan::Join(join) = &plan
             && let Some(subquery) = lateral(&join.right)
+            && let Some(unnested) = found_now(self.unnested(join, &subquery.subquery, config))?
         {
-            let is_lifted = is_lifted(&join.right);
-            return match unnested(join, &subquery.subquery, config) {
-                Ok(LogicalPlan::Join(_)) => Ok(Transformed::no(plan)),
-                Ok(unnested) => Ok(Transformed::yes(unnested)),
-                Err(Refusal::Reason(reason)) if is_lifted => {
-                    Err(plan_datafusion_err!("a subquery has no plan: {reason}"))
-                }
-                Err(Refusal::Reason(reason)) => {
-                    log::debug!("a lateral join stays as it is: {reason}");
-                    Ok(Transformed::no(plan))
-                }
-                Err(Refusal::Error(error)) => Err(error),
-            };
+            return Ok(Transformed::yes(unnested));
         }
-        lift(plan, &NotPlanned { config })
+        // The domain of a query around may have become the outer side of a subquery.
+        let repeats = self.repeats;
+        lift(plan, &NotPlanned { repeats, config })
     }
 }
 
-fn is_lifted(right: &LogicalPlan) -> bool {
-    matches!(right, LogicalPlan::SubqueryAlias(SubqueryAlias { alias, .. }) if alias.table().starts_with(LIFTED))
-}
-
-/// The subqueries that DataFusion does not plan rightly.
-struct NotPlanned<'a> {
-    config: &'a dyn OptimizerConfig,
-}
-
-impl Lifting for NotPlanned<'_> {
-    fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
-        Ok(!has_plan(subquery, place)?)
-    }
-
-    fn join(&self, join: Join) -> Found<LogicalPlan> {
-        let right = Arc::clone(&join.right);
-        match lateral(&right) {
-            Some(subquery) => unnested(&join, &subquery.subquery, self.config),
-            None => Ok(LogicalPlan::Join(join)),
+impl UnnestDependentJoins {
+    fn unnested(
+        &self,
+        join: &Join,
+        subquery: &LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Found<LogicalPlan> {
+        let outer = outer_of(subquery)?;
+        if outer.is_empty() {
+            return wait("it is not correlated");
         }
-    }
-
-    fn name(&self) -> String {
-        self.config.alias_generator().next("__subquery")
+        match join.join_type {
+            JoinType::Inner | JoinType::Left if is_pulled_up(subquery)? => {
+                return wait("DataFusion has the right plan");
+            }
+            JoinType::Inner | JoinType::Left => {}
+            JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {}
+            _ => return refuse("it is a RIGHT or FULL JOIN"),
+        }
+        let has_column = |column: &Column| join.left.schema().has_column(column);
+        if !outer.iter().all(has_column) {
+            return wait("it refers to a query further out");
+        }
+        if is_correlated(&join.left)? || has_outer(&LogicalPlan::Join(join.clone()))? {
+            return wait("its outer side refers to a query further out");
+        }
+        if !subquery.get_parameter_names()?.is_empty() {
+            return wait("it has parameters without values");
+        }
+        if is_set(join) || !is_volatile(subquery, &self.repeats)? {
+            match Rows::of(join, config) {
+                Ok(rows) => return Ok(with_conditions(join, &rows)?),
+                Err(Refusal::Error(error)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let last = match join.join_type {
+            JoinType::Inner | JoinType::Left if join.filter.as_ref().is_none_or(is_true) => {
+                LastAggregate::of(&join.right)?
+            }
+            _ => None,
+        };
+        let below = last.as_ref().map_or(subquery, |last| last.plan);
+        if is_volatile(below, &self.repeats)? {
+            return refuse("it has a function whose value changes from call to call");
+        }
+        let Some(source) = source(&join.left, columns(outer.clone()))? else {
+            return refuse("its outer columns may have other values when they are computed again");
+        };
+        let elimination = Elimination {
+            outer,
+            source,
+            extends: self.extends,
+            config,
+        };
+        let left = LogicalPlan::clone(&join.left);
+        let (right, values) = match &last {
+            Some(last) => elimination.push_last(last.plan, last.aggregate)?,
+            None => (elimination.push(&join.right)?, vec![]),
+        };
+        let domain = elimination.domain_of(&right);
+        let same = all_same((&left, &elimination.outer), (&right, &domain))?;
+        let conditions = join.filter.iter().cloned().chain(same);
+        let Some(last) = last else {
+            return Ok(joined(left, right, join, conditions)?);
+        };
+        // Each row has one, also of an inner join.
+        let join_type = JoinType::Left;
+        let all = join_of(
+            left,
+            right,
+            &Join {
+                join_type,
+                ..join.clone()
+            },
+            conditions,
+        )?;
+        let kept = join.left.schema().fields().len();
+        let plan = last.above(all, kept, values, config)?;
+        let exprs = named(columns(plan.schema().columns()), &join.schema);
+        Ok(LogicalPlan::Projection(Projection::try_new(
+            exprs,
+            Arc::new(plan),
+        )?))
     }
 }
 
-fn unnested(
+fn is_true(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(ScalarValue::Boolean(Some(true)), _))
+}
+
+/// The rows of a subquery joined by its own conditions.
+fn with_conditions(join: &Join, rows: &Rows) -> Result<LogicalPlan> {
+    let filter = join.filter.iter().cloned();
+    let conditions: Vec<Expr> = filter.chain(rows.conditions()?).collect();
+    let right = rows.plan.clone();
+    let used = conditions.iter().flat_map(Expr::column_refs);
+    let is_about_rows = used
+        .into_iter()
+        .any(|column| right.schema().has_column(column));
+    let right = match is_set(join) && !is_about_rows {
+        // Any row will do.
+        true => LogicalPlanBuilder::from(right).limit(0, Some(1))?.build()?,
+        false => right,
+    };
+    joined(LogicalPlan::clone(&join.left), right, join, conditions)
+}
+
+/// The columns of a join with other inputs, which begin with those of its own.
+fn joined(
+    left: LogicalPlan,
+    right: LogicalPlan,
     join: &Join,
-    subquery: &LogicalPlan,
-    config: &dyn OptimizerConfig,
-) -> Found<LogicalPlan> {
-    let outer = outer_of(subquery)?;
-    if outer.is_empty() {
-        return refuse("it is not correlated");
-    }
-    match join.join_type {
-        JoinType::Inner | JoinType::Left if is_pulled_up(subquery)? => {
-            // DataFusion has the right plan.
-            return Ok(LogicalPlan::Join(join.clone()));
-        }
-        JoinType::Inner | JoinType::Left => {}
-        JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {}
-        _ => return refuse("it is a RIGHT or FULL JOIN"),
-    }
-    if !outer
-        .iter()
-        .all(|column| join.left.schema().has_column(column))
-    {
-        return refuse("it refers to a query further out");
-    }
-    if is_correlated(&join.left)? || has_outer(&LogicalPlan::Join(join.clone()))? {
-        return refuse("its outer side refers to a query further out");
-    }
-    if !subquery.get_parameter_names()?.is_empty() {
-        return refuse("it has parameters without values");
-    }
-    if is_volatile(subquery)? {
-        return refuse_or_fail(
-            subquery,
-            "it has a function whose value changes from call to call",
-        );
-    }
-    let Some(source) = source(&join.left, columns(outer.clone()))? else {
-        let reason = "its outer columns may have other values when they are computed again";
-        return refuse_or_fail(subquery, reason);
-    };
-    let elimination = Elimination {
-        outer,
-        source,
-        config,
-    };
-    let right = elimination.push(&join.right)?;
-    let domain = elimination.domain_of(&right);
-    let left = LogicalPlan::clone(&join.left);
-    let same = all_same((&left, &elimination.outer), (&right, &domain))?;
-    let conditions = join.filter.iter().cloned().chain(same);
+    conditions: impl IntoIterator<Item = Expr>,
+) -> Result<LogicalPlan> {
     let joined = join_of(left, right, join, conditions)?;
     let mut exprs = columns(joined.schema().columns());
     exprs.truncate(join.schema.fields().len());
     let projection = Projection::try_new(named(exprs, &join.schema), Arc::new(joined))?;
     Ok(LogicalPlan::Projection(projection))
-}
-
-/// Fails where DataFusion would have a wrong plan: it computes window functions and FULL JOINs before the conditions on
-/// outer columns, and adds what these compare to DISTINCT and GROUP BY.
-fn refuse_or_fail<T>(subquery: &LogicalPlan, reason: &str) -> Found<T> {
-    let (mut is_early, mut is_grouped, mut has_other) = (false, false, false);
-    subquery.apply(|node| {
-        if !is_correlated(node)? {
-            return Ok(TreeNodeRecursion::Jump);
-        }
-        match node {
-            LogicalPlan::Window(_) => is_early = true,
-            LogicalPlan::Join(join) => is_early |= join.join_type == JoinType::Full,
-            LogicalPlan::Distinct(_) => is_grouped = true,
-            LogicalPlan::Aggregate(aggregate) => is_grouped |= !aggregate.group_expr.is_empty(),
-            LogicalPlan::Filter(filter) => {
-                for predicate in split_conjunction(&filter.predicate) {
-                    has_other |= !is_key(predicate) && !outer_of_expr(predicate, node)?.is_empty();
-                }
-            }
-            _ => {}
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    match is_early || is_grouped && has_other {
-        true => Err(Refusal::Error(plan_datafusion_err!(
-            "a subquery has no plan: {reason}"
-        ))),
-        false => refuse(reason),
-    }
-}
-
-fn is_volatile(plan: &LogicalPlan) -> Result<bool> {
-    let mut is_volatile = false;
-    plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| {
-            is_volatile |= expr.is_volatile();
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(is_volatile)
 }

@@ -14,6 +14,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -62,6 +63,45 @@ fn below_window(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>
     }
 }
 
+/// The input of an aggregate that has only groups and, as the domain of a subquery does, their keys once more as
+/// values, and its columns over that input.
+fn distinct_rows(
+    aggregate: &AggregateExec,
+) -> Option<(&Arc<dyn ExecutionPlan>, Vec<PhysicalExprRef>)> {
+    let mut first = aggregate;
+    if !matches!(
+        aggregate.mode(),
+        AggregateMode::Single | AggregateMode::SinglePartitioned
+    ) {
+        // The aggregate of each partition, below.
+        let mut plan = aggregate.input();
+        while moves_rows(plan) {
+            plan = plan.children().first()?;
+        }
+        first = plan.downcast_ref::<AggregateExec>()?;
+        if !matches!(first.mode(), AggregateMode::Partial) {
+            return None;
+        }
+    }
+    let groups = first.group_expr();
+    if !groups.is_single() {
+        return None;
+    }
+    let mut columns: Vec<PhysicalExprRef> = vec![];
+    columns.extend(groups.expr().iter().map(|(expr, _)| Arc::clone(expr)));
+    for call in first.aggr_expr() {
+        let [argument] = &call.expressions()[..] else {
+            return None;
+        };
+        let is_key = columns[..groups.expr().len()].contains(argument);
+        if call.fun().name() != "first_value" || !is_key {
+            return None;
+        }
+        columns.push(Arc::clone(argument));
+    }
+    Some((first.input(), columns))
+}
+
 /// A source, and expressions over its columns.
 pub(crate) type Source<'a> = (&'a Arc<dyn ExecutionPlan>, Vec<PhysicalExprRef>);
 
@@ -94,6 +134,12 @@ pub(crate) fn source_of<'a>(
                 .flat_map(collect_columns)
                 .all(|column| column.index() < columns)
         {
+            plan = input;
+        } else if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+            let Some((input, groups)) = distinct_rows(aggregate) else {
+                return Ok(None);
+            };
+            keys = over(keys, |column| Arc::clone(&groups[column.index()]))?;
             plan = input;
         } else if let Some(scan) = plan.downcast_ref::<VersionedScanExec>() {
             plan = scan.hidden();

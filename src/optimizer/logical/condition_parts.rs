@@ -24,14 +24,13 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::condition::{
     Compared, Open, Operand, Range, Sides, comparison, convert_bound, drop_implied, key_and_bound,
 };
-use crate::optimizer::instead::separated;
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::logical::range_key::one_key;
 use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::null_safe_keys::null_safe_keys;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, mixes_sides, reject};
 use crate::optimizer::written::written;
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -148,12 +147,7 @@ impl Condition {
                             None | Some((_, Operator::And | Operator::Or, _)) => {
                                 no_comparison(&text)
                             }
-                            Some(_) => match separated(&conjunct, sides.is_bound, sides.is_key) {
-                                Some(apart) => {
-                                    format!("{text} mixes the sides: write {}", written(&apart))
-                                }
-                                None => format!("{text} mixes the sides"),
-                            },
+                            Some(_) => mixes_sides(&text),
                         });
                     };
                     match (op, op.and_then(comparison)) {

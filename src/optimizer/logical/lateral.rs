@@ -17,9 +17,8 @@
 //! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
 //! The first row of a range (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches.
 //! With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition of the join becomes a filter. Other limits,
-//! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`). GROUP BY, and aggregates that
-//! are no range join, are a grouped join (see `grouped_subquery`). A prepared statement with a parameter that must be
-//! known, such as that of LIMIT, waits for its value (see `all_columns`).
+//! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`). A prepared statement with a
+//! parameter that must be known, such as that of LIMIT, waits for its value (see `all_columns`).
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema, JoinType, Result};
@@ -31,18 +30,15 @@ use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
-use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
     columns_of, extension, filtered, projected, renamed,
 };
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
-use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::logical::ranked_subquery::RankedSubquery;
-use crate::optimizer::rejection::{Match, note, or_log, reject};
+use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -64,10 +60,9 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let Some(subquery) = lateral(&join.right) else {
         return Ok(None);
     };
-    match try_match(join, subquery, config) {
-        Ok(found) => Ok(Some(found)),
-        Err(reason) => {
-            note(config, Shape::Lateral, &subquery.subquery, &reason);
+    match or_log(try_match(join, subquery, config), "a lateral join") {
+        Some(found) => Ok(Some(found)),
+        None => {
             let waits = !subquery.subquery.get_parameter_names()?.is_empty();
             let input = plan.clone();
             Ok(waits.then(|| extension(AllColumns { input })))
@@ -133,15 +128,7 @@ impl Lateral {
             Err(_) if NearestRow::of(subquery).is_some() => {
                 Self::of_rows(probe, subquery, join_type, config)
             }
-            Err(reason) => {
-                let groups =
-                    GroupedSubquery::try_match(subquery, join_type, probe.schema(), &[], config);
-                let groups = or_log(groups, "a lateral join that is no range join");
-                let mut groups = groups.ok_or(reason)?;
-                let values = std::mem::take(&mut groups.values);
-                let joined = groups.above(probe.clone())?;
-                Ok(Self { joined, values })
-            }
+            Err(reason) => Err(reason),
         }
     }
 
@@ -170,13 +157,6 @@ impl Lateral {
         join_type: JoinType,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        if let Ok(mut found) =
-            RankedSubquery::try_match(subquery, join_type, probe.schema(), config)
-        {
-            let values = std::mem::take(&mut found.values);
-            let joined = found.above(probe.clone())?;
-            return Ok(Self { joined, values });
-        }
         let unmatched = match join_type {
             JoinType::Left => Unmatched::Keep,
             _ => Unmatched::Drop,

@@ -1,25 +1,23 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `memberships_without_join` rewrites EXISTS and IN to subqueries that count, or to mark joins
-//! (`mark_join`; `why_no_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and
-//! DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` and `join_subquery` put subqueries of
-//! subqueries, and those in ON, where the other rules find them. `grouped_subquery` makes joins with GROUP BY of those
-//! that are no range join. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates` drops
-//! what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares durations with
-//! intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of the NULLs that
-//! decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, `interval_bounds`
-//! bounds of sums that may be beyond all times, and `own_names` tells columns of one name apart in what is left to
-//! DataFusion. A plan that does not match gets a `Rejection`, which is logged, and
-//! stays as it is. Joins that return rows become range joins by a physical rule.
+//! `range_join(…)`. `memberships` rewrites EXISTS and IN to subqueries that count, and `first_rows` makes nearest
+//! rows of `row_number()` and DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` puts subqueries
+//! of subqueries where the other rules find them. Subqueries that are no range join are left to
+//! `datafusion_dependent_join`. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates`
+//! drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares
+//! durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of
+//! the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, and
+//! `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
+//! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
 //! - `condition_parts`: equality keys, range key (`range_key`), bounds; `operand`: expressions as
 //!   `optimizer::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
 //!   range key; `order_by`: range keys of several expressions
-//! - `subquery_rows`: the rows of EXISTS and IN; `in_as_exists`: IN made of EXISTS
+//! - `subquery_rows`: the rows of EXISTS and IN
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
-//!   `nearest_rows`: any LIMIT, a `NearestRows`; `ranked_subquery`: one about a prefix, a join and row numbers
+//!   `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
 //!   `average`, `first_and_last`, `accumulated_aggregate` and `merge_states`: parts of it; `narrowed_ranges`: those
 //!   whose own condition is a part of the range
@@ -40,15 +38,11 @@ pub(crate) mod first_and_last;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod grouped_ranges;
-pub(crate) mod grouped_subquery;
 pub(crate) mod grouping;
-pub(crate) mod in_as_exists;
 pub(crate) mod interval_bounds;
-pub(crate) mod join_subquery;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
-pub(crate) mod mark_join;
-pub(crate) mod memberships_without_join;
+pub(crate) mod memberships;
 pub(crate) mod merge_states;
 pub(crate) mod narrowed_ranges;
 pub(crate) mod nearest_row;
@@ -60,11 +54,9 @@ pub(crate) mod open_ends;
 pub(crate) mod operand;
 pub(crate) mod order_by;
 pub(crate) mod order_by_distance;
-pub(crate) mod own_names;
 pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
-pub(crate) mod ranked_subquery;
 pub(crate) mod renewed_schemas;
 pub(crate) mod scalar_subquery;
 pub(crate) mod subquery_rows;
@@ -73,4 +65,3 @@ pub(crate) mod threshold;
 pub(crate) mod tied_rows;
 pub(crate) mod time_differences;
 pub(crate) mod unused_aggregates;
-pub(crate) mod why_no_join;

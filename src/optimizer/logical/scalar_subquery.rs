@@ -13,10 +13,10 @@
 //! ```
 //!
 //! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows
-//! (`nearest_rows`), which is not shared. One with aggregates that is no range join is a grouped join
-//! (`grouped_subquery`) if DataFusion has no join for it. Other subqueries over the same rows share one range join. A
-//! subquery in a branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`common::conditional`),
-//! so that its bounds are evaluated only for the rows that need its result.
+//! (`nearest_rows`), which is not shared. Other subqueries over the same rows share one range join. A subquery in a
+//! branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`common::conditional`), so that its
+//! bounds are evaluated only for the rows that need its result. What is no range join is left to
+//! `datafusion_dependent_join`.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue};
@@ -27,7 +27,6 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::expr::nullable::NullableUdf;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
-use crate::optimizer::instead::Shape;
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, map_conjuncts,
 };
@@ -39,12 +38,10 @@ use crate::optimizer::logical::common::plans::{
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
-use crate::optimizer::logical::grouped_subquery::GroupedSubquery;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::logical::no_later_row::equal_to;
-use crate::optimizer::logical::ranked_subquery::RankedSubquery;
-use crate::optimizer::rejection::{Match, Rejection, note, or_log, reject};
+use crate::optimizer::rejection::{Match, Rejection, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does
@@ -244,8 +241,6 @@ struct Joins<'a> {
 enum Step {
     Join(Box<CorrelatedAggregate>),
     Nearest(Box<CorrelatedRows>),
-    Grouped(Box<GroupedSubquery>),
-    Ranked(Box<RankedSubquery>),
     /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -256,8 +251,6 @@ impl Step {
         match self {
             Self::Join(join) => join.above(input),
             Self::Nearest(rows) => rows.above(input),
-            Self::Grouped(groups) => groups.above(input),
-            Self::Ranked(rows) => rows.above(input),
             Self::Condition(condition, name) => with_columns(input, [condition.alias(name)]),
         }
     }
@@ -413,36 +406,17 @@ impl Joins<'_> {
                 value
             }
             Err(reason) => {
-                let is_limited = NearestRow::of(&subquery.subquery).is_some();
-                let rows = if is_limited {
-                    self.nearest_row(&subquery.subquery, branches)
-                } else {
-                    Err(reason)
+                let rows = match NearestRow::of(&subquery.subquery) {
+                    Some(_) => self.nearest_row(&subquery.subquery, branches),
+                    None => Err(reason),
                 };
-                let rows = rows.or_else(|reason| {
-                    let found = self.grouped(&subquery.subquery, branches);
-                    found.ok_or(reason)
-                });
-                rows.unwrap_or_else(|reason| {
-                    note(self.config, Shape::Scalar, &subquery.subquery, &reason);
-                    expr.clone()
-                })
+                or_log(rows, "a scalar subquery").unwrap_or(expr)
             }
         }
     }
 
     /// Replaces a subquery with ORDER BY and LIMIT that no aggregate of a range join answers.
     fn nearest_row(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Match<Expr> {
-        if branches.is_empty()
-            && let Ok(mut found) =
-                RankedSubquery::try_match(subquery, JoinType::Left, &self.names, self.config)
-            && found.is_single()
-            && let Some(value) = std::mem::take(&mut found.values).into_iter().next()
-        {
-            self.names = self.names.join(found.columns())?;
-            self.found.push(Step::Ranked(Box::new(found)));
-            return Ok(value);
-        }
         let unmatched = Unmatched::Keep;
         let mut found =
             CorrelatedRows::try_match(subquery, unmatched, &self.names, branches, self.config)?;
@@ -456,15 +430,5 @@ impl Joins<'_> {
         self.names = self.names.join(found.columns())?;
         self.found.push(Step::Nearest(Box::new(found)));
         Ok(value)
-    }
-
-    /// Replaces a subquery with aggregates that no range join answers.
-    fn grouped(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Option<Expr> {
-        let (join_type, probe) = (JoinType::Left, &self.names);
-        let found = GroupedSubquery::try_match(subquery, join_type, probe, branches, self.config);
-        let mut found = or_log(found, "a subquery that is no range join")?;
-        let value = std::mem::take(&mut found.values).into_iter().next()?;
-        self.found.push(Step::Grouped(Box::new(found)));
-        Some(value)
     }
 }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Column;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Column, ScalarValue};
+use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::functions_window::row_number::row_number_udwf;
 use datafusion::logical_expr::expr::{Sort as SortExpr, WindowFunction};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window,
-    WindowFunctionDefinition, cast,
+    WindowFunctionDefinition, cast, lit,
 };
 
 use crate::domain::columns;
-use crate::elimination::{Elimination, count, filtered};
+use crate::elimination::{Elimination, filtered};
 use crate::refusal::{Found, refuse};
 
 impl Elimination<'_> {
@@ -24,7 +26,7 @@ impl Elimination<'_> {
 
     /// The rows of several plans with the domain, with the names of `names`.
     fn united(&self, inputs: Vec<LogicalPlan>, names: &[Column]) -> Found<LogicalPlan> {
-        let domain: Vec<String> = self.outer.iter().map(|_| self.fresh()).collect();
+        let domain = self.domain_names();
         let inputs = inputs.into_iter().map(|input| {
             let domain = domain.iter().map(|name| (None, name.clone()));
             let names = names
@@ -92,15 +94,15 @@ impl Elimination<'_> {
         self.with_names(node, exprs, domain, &unnest.schema)
     }
 
-    /// The rows of a plan after the first `skip` ones by `order` of those with equal `keys`, up to the one numbered
-    /// `last`.
+    /// The rows of a plan after the first `skip` ones by `order` of those with equal `keys`, and of these the first
+    /// `fetch` ones. Both may differ by row; NULL is no limit.
     pub(super) fn numbered(
         &self,
         input: LogicalPlan,
         keys: Vec<Expr>,
         order: Vec<SortExpr>,
-        skip: usize,
-        last: Option<usize>,
+        skip: Option<Expr>,
+        fetch: Option<Expr>,
     ) -> Found<LogicalPlan> {
         // Among rows with equal keys, a key orders nothing. DataFusion loses rows if it is in both.
         let order = order.into_iter().filter(|by| !keys.contains(&by.expr));
@@ -118,14 +120,30 @@ impl Elimination<'_> {
         let Some(number) = window.schema.columns().pop() else {
             return refuse("a window has no columns");
         };
-        let name = Column::new_unqualified(self.fresh());
+        let name = Column::new_unqualified(self.fresh("row_number"));
         let number = Expr::Column(number).alias(name.name.clone());
         let exprs = all.iter().cloned().chain([number]).collect();
         let window = Arc::new(LogicalPlan::Window(window));
         let numbers = LogicalPlan::Projection(Projection::try_new(exprs, window)?);
         let number = Expr::Column(name);
-        let after = (skip > 0).then(|| number.clone().gt(count(skip)));
-        let up_to = last.map(|last| number.lt_eq(count(last)));
+        let (after, up_to) = match (constant(skip.as_ref()), constant(fetch.as_ref())) {
+            (Some(skip), Some(fetch)) => {
+                let last = fetch.map(|fetch| skip.unwrap_or(0).saturating_add(fetch));
+                let after = skip.map(|skip| number.clone().gt(lit(skip)));
+                (after, last.map(|last| number.lt_eq(lit(last))))
+            }
+            _ => {
+                let rows = |rows: Expr| cast(rows, DataType::Int64);
+                let skip = skip.map(|skip| coalesce(vec![rows(skip), lit(0_i64)]));
+                let number = match &skip {
+                    Some(skip) => rows(number) - skip.clone(),
+                    None => rows(number),
+                };
+                let after = skip.map(|_| number.clone().gt(lit(0_i64)));
+                let up_to = fetch.map(|fetch| number.gt(rows(fetch)).is_not_true());
+                (after, up_to)
+            }
+        };
         let rows = match conjunction(after.into_iter().chain(up_to)) {
             Some(condition) => filtered(numbers, condition)?,
             None => numbers,
@@ -134,5 +152,17 @@ impl Elimination<'_> {
             all,
             Arc::new(rows),
         )?))
+    }
+}
+
+/// A constant number of rows, if there is one, as `row_number()` has it. None if it differs by row.
+fn constant(rows: Option<&Expr>) -> Option<Option<u64>> {
+    match rows {
+        None => Some(None),
+        Some(Expr::Literal(rows, _)) => match rows.cast_to(&DataType::UInt64) {
+            Ok(ScalarValue::UInt64(rows)) => Some(rows),
+            _ => None,
+        },
+        Some(_) => None,
     }
 }
