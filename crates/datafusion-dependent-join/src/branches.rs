@@ -17,92 +17,112 @@
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator};
 
 use crate::outer::subquery_of;
+
+/// The rows for which a part of an expression is evaluated, and what for.
+#[derive(Clone, Default)]
+pub(crate) struct Branch {
+    /// What is true for these rows.
+    pub(crate) taken: Vec<Expr>,
+    /// Whether NULL is as good as FALSE.
+    pub(crate) is_condition: bool,
+}
+
+impl Branch {
+    fn with(&self, condition: Expr) -> Self {
+        let mut branch = self.clone();
+        // One that changes from call to call guards nothing.
+        if !condition.is_volatile() {
+            branch.taken.push(condition);
+        }
+        branch
+    }
+
+    fn of_value(&self) -> Self {
+        Self {
+            is_condition: false,
+            ..self.clone()
+        }
+    }
+}
 
 /// What is done with the subqueries of an expression.
 pub(crate) trait Replacing {
     /// Whether the subqueries below an expression stay as they are.
     fn keeps(&self, expr: &Expr) -> bool;
 
-    /// What takes the place of an expression, whose parts have been replaced, for the rows for which all `taken` are
-    /// true.
-    fn replace(&mut self, expr: Expr, taken: &[Expr]) -> Result<Expr>;
+    /// What takes the place of an expression, whose parts have been replaced.
+    fn replace(&mut self, expr: Expr, branch: &Branch) -> Result<Expr>;
 }
 
-/// Replaces subqueries in an expression that is evaluated for the rows for which all `taken` are true.
+/// Replaces subqueries in an expression.
 pub(crate) fn replaced_in(
     expr: Expr,
-    taken: &[Expr],
+    branch: &Branch,
     replacing: &mut dyn Replacing,
 ) -> Result<Expr> {
     if replacing.keeps(&expr) || !expr.exists(|e| Ok(subquery_of(e).is_some()))? {
         return Ok(expr);
     }
     match expr {
-        Expr::Case(case) => replaced_in_case(case, taken, replacing),
+        Expr::Case(case) => replaced_in_case(case, &branch.of_value(), replacing),
         Expr::BinaryExpr(mut binary) if matches!(binary.op, Operator::And | Operator::Or) => {
-            *binary.left = replaced_in(*binary.left, taken, replacing)?;
+            *binary.left = replaced_in(*binary.left, branch, replacing)?;
             let left = (*binary.left).clone();
             let open = match binary.op {
                 Operator::And => left.is_not_false(),
                 _ => left.is_not_true(),
             };
-            *binary.right = replaced_in(*binary.right, &with(taken, open), replacing)?;
+            *binary.right = replaced_in(*binary.right, &branch.with(open), replacing)?;
             Ok(Expr::BinaryExpr(binary))
         }
         Expr::ScalarFunction(call) if call.func.short_circuits() => {
             // COALESCE and the like are CASE in other words.
             let args = call.args.clone();
             match call.func.simplify(args, &SimplifyContext::default()) {
-                Ok(ExprSimplifyResult::Simplified(case)) => replaced_in(case, taken, replacing),
-                _ => replaced_below(Expr::ScalarFunction(call), taken, replacing),
+                Ok(ExprSimplifyResult::Simplified(case)) => replaced_in(case, branch, replacing),
+                _ => replaced_below(Expr::ScalarFunction(call), branch, replacing),
             }
         }
         other => {
-            let other = replaced_below(other, taken, replacing)?;
-            replacing.replace(other, taken)
+            let other = replaced_below(other, branch, replacing)?;
+            replacing.replace(other, branch)
         }
     }
 }
 
-fn replaced_below(expr: Expr, taken: &[Expr], replacing: &mut dyn Replacing) -> Result<Expr> {
-    let replaced = expr.map_children(|e| Ok(Transformed::yes(replaced_in(e, taken, replacing)?)));
+fn replaced_below(expr: Expr, branch: &Branch, replacing: &mut dyn Replacing) -> Result<Expr> {
+    let branch = branch.of_value();
+    let replaced = expr.map_children(|e| Ok(Transformed::yes(replaced_in(e, &branch, replacing)?)));
     Ok(replaced?.data)
 }
 
-fn replaced_in_case(mut case: Case, taken: &[Expr], replacing: &mut dyn Replacing) -> Result<Expr> {
+fn replaced_in_case(
+    mut case: Case,
+    branch: &Branch,
+    replacing: &mut dyn Replacing,
+) -> Result<Expr> {
     if let Some(compared) = &mut case.expr {
-        **compared = replaced_in((**compared).clone(), taken, replacing)?;
+        **compared = replaced_in((**compared).clone(), branch, replacing)?;
     }
-    let mut taken = taken.to_vec();
+    let mut branch = branch.clone();
     for (when, then) in &mut case.when_then_expr {
-        **when = replaced_in((**when).clone(), &taken, replacing)?;
+        **when = replaced_in((**when).clone(), &branch, replacing)?;
         let condition = match &case.expr {
             Some(compared) => (**compared).clone().eq((**when).clone()),
             None => (**when).clone(),
         };
-        **then = replaced_in(
-            (**then).clone(),
-            &with(&taken, condition.clone()),
-            replacing,
-        )?;
-        taken = with(&taken, condition.is_not_true());
+        let of_then = branch.with(condition.clone());
+        **then = replaced_in((**then).clone(), &of_then, replacing)?;
+        branch = branch.with(condition.is_not_true());
     }
     if let Some(otherwise) = &mut case.else_expr {
-        **otherwise = replaced_in((**otherwise).clone(), &taken, replacing)?;
+        **otherwise = replaced_in((**otherwise).clone(), &branch, replacing)?;
     }
     Ok(Expr::Case(case))
-}
-
-fn with(taken: &[Expr], condition: Expr) -> Vec<Expr> {
-    let mut taken = taken.to_vec();
-    // One that changes from call to call guards nothing.
-    if !condition.is_volatile() {
-        taken.push(condition);
-    }
-    taken
 }
 
 /// Whether an expression of a subquery with outer columns may fail: whether it does more than compare.
@@ -110,7 +130,9 @@ pub(crate) fn may_fail(subquery: &LogicalPlan) -> Result<bool> {
     let mut may_fail = false;
     subquery.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
-            may_fail |= expr.contains_outer() && expr.exists(|e| Ok(!compares(e)))?;
+            for conjunct in split_conjunction(expr) {
+                may_fail |= conjunct.contains_outer() && conjunct.exists(|e| Ok(!compares(e)))?;
+            }
             Ok(TreeNodeRecursion::Continue)
         })?;
         Ok(match may_fail {

@@ -39,6 +39,7 @@
 mod branches;
 mod domain;
 mod elimination;
+mod evaluated_once;
 mod last_aggregate;
 mod lifting;
 mod membership;

@@ -33,7 +33,7 @@ use datafusion::logical_expr::{
     Subquery, SubqueryAlias, lit, when,
 };
 
-use crate::branches::{Replacing, may_fail, replaced_in};
+use crate::branches::{Branch, Replacing, may_fail, replaced_in};
 use crate::domain::{columns, is_volatile};
 use crate::elimination::joins::join_of;
 use crate::elimination::named;
@@ -49,6 +49,8 @@ pub(crate) struct Place<'a> {
     pub(crate) node: &'a LogicalPlan,
     /// Whether rows are left out where it is not true.
     pub(crate) is_conjunct: bool,
+    /// Whether NULL is as good as FALSE.
+    pub(crate) is_condition: bool,
     /// Whether it is evaluated for some rows only.
     pub(crate) is_branch: bool,
 }
@@ -97,6 +99,7 @@ fn lift_filter(
     let place = Place {
         node,
         is_conjunct: true,
+        is_condition: true,
         is_branch: false,
     };
     let mut input = Input::new(Arc::clone(&filter.input), lifting);
@@ -132,6 +135,7 @@ fn lift_expressions(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transfor
     let place = Place {
         node: &wide,
         is_conjunct: false,
+        is_condition: false,
         is_branch: false,
     };
     let inputs = wide.inputs();
@@ -209,6 +213,7 @@ fn lift_condition(
     let place = Place {
         node,
         is_conjunct: false,
+        is_condition: false,
         is_branch: false,
     };
     let mut sides = [&join.left, &join.right].map(|side| Input::new(Arc::clone(side), lifting));
@@ -280,7 +285,11 @@ impl<'a> Input<'a> {
             return Ok(None);
         };
         if let Some(compared) = &mut membership.compared {
-            compared.expr = self.replaced(compared.expr.clone(), place)?;
+            let of_value = Place {
+                is_condition: false,
+                ..place
+            };
+            compared.expr = self.replaced(compared.expr.clone(), of_value)?;
         }
         let mut kept = vec![];
         if !membership.negated {
@@ -308,7 +317,11 @@ impl<'a> Input<'a> {
             is_conjunct: false,
             ..place
         };
-        replaced_in(expr, &[], &mut InPlace { input: self, place })
+        let branch = Branch {
+            taken: vec![],
+            is_condition: place.is_condition,
+        };
+        replaced_in(expr, &branch, &mut InPlace { input: self, place })
     }
 
     /// The subquery with NULL in place of the outer columns of rows that do not need it.
@@ -363,9 +376,13 @@ impl<'a> Input<'a> {
     }
 
     /// Whether EXISTS, IN, ANY or ALL is true.
-    fn truth(&mut self, membership: &Membership) -> Result<Option<Expr>> {
+    fn truth(&mut self, membership: &Membership, is_condition: bool) -> Result<Option<Expr>> {
         let mut marks = vec![];
-        for decisive in self.decisive(membership)? {
+        let decisive = match is_condition && !membership.negated {
+            true => vec![Decisive::Matches],
+            false => self.decisive(membership)?,
+        };
+        for decisive in decisive {
             match self.mark(membership, decisive)? {
                 Some(mark) => marks.push(mark),
                 None => return Ok(None),
@@ -486,10 +503,11 @@ impl Replacing for InPlace<'_, '_> {
         self.input.lifting.keeps(expr)
     }
 
-    fn replace(&mut self, expr: Expr, taken: &[Expr]) -> Result<Expr> {
+    fn replace(&mut self, expr: Expr, branch: &Branch) -> Result<Expr> {
         let input = &mut *self.input;
         let place = Place {
-            is_branch: !taken.is_empty(),
+            is_condition: branch.is_condition,
+            is_branch: !branch.taken.is_empty(),
             ..self.place
         };
         if subquery_of(&expr).is_none() || !input.lifting.takes(&expr, place)? {
@@ -497,12 +515,12 @@ impl Replacing for InPlace<'_, '_> {
         }
         let value = match (&expr, Membership::of(&expr)) {
             (Expr::ScalarSubquery(subquery), _) => {
-                let subquery = input.guarded(subquery, taken)?;
+                let subquery = input.guarded(subquery, &branch.taken)?;
                 input.value(&subquery)?
             }
             (_, Some(mut membership)) => {
-                membership.subquery = input.guarded(&membership.subquery, taken)?;
-                input.truth(&membership)?
+                membership.subquery = input.guarded(&membership.subquery, &branch.taken)?;
+                input.truth(&membership, branch.is_condition)?
             }
             _ => None,
         };

@@ -113,6 +113,17 @@ fn scopes<'a>(
     }
 }
 
+/// An expression with plain columns in place of outer ones.
+pub(crate) fn plain(expr: Expr) -> Result<Expr> {
+    let plain = expr.transform(|e| {
+        Ok(match e {
+            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            other => Transformed::no(other),
+        })
+    });
+    Ok(plain?.data)
+}
+
 /// Which columns take the place of which outer columns.
 pub(crate) struct Replacement<'a> {
     pub(crate) outer: &'a [Column],

@@ -45,7 +45,7 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
         }
         // Its joins take NULL for false, but that of a NOT IN which is not correlated.
         let is_plain_not_in = place.is_conjunct && membership.negated && is_column(&compared.expr);
-        let is_true_only = place.is_conjunct && !membership.negated;
+        let is_true_only = place.is_condition && !membership.negated;
         let is_right = is_plain_not_in
             || is_true_only
             || membership.decisive(place.node.inputs()[0].schema())?.len() == 1;

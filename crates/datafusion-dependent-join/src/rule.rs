@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
     Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, UserDefinedLogicalNode,
@@ -16,6 +16,7 @@ use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 use crate::domain::{columns, is_volatile, source};
 use crate::elimination::joins::join_of;
 use crate::elimination::{Elimination, named};
+use crate::evaluated_once::grouped_rows;
 use crate::last_aggregate::LastAggregate;
 use crate::lifting::{Lifting, Place, lift};
 use crate::null_safe::all_same;
@@ -287,8 +288,16 @@ impl UnnestDependentJoins {
         if is_volatile(below, &self.repeats)? {
             return refuse("it has a function whose value changes from call to call");
         }
-        let Some(source) = source(&join.left, columns(outer.clone()))? else {
-            return refuse("its outer columns may have other values when they are computed again");
+        let kept = join.left.schema().fields().len();
+        let source = source(&join.left, columns(outer.clone()))?;
+        let (Some(source), last) = (source, &last) else {
+            let Some(last) = &last else {
+                return refuse(
+                    "its outer columns may have other values when they are computed again",
+                );
+            };
+            let (plan, values) = grouped_rows(join, last, config)?;
+            return Ok(with_names(last.above(plan, kept, values, config)?, join)?);
         };
         let elimination = Elimination {
             outer,
@@ -297,7 +306,7 @@ impl UnnestDependentJoins {
             config,
         };
         let left = LogicalPlan::clone(&join.left);
-        let (right, values) = match &last {
+        let (right, values) = match last {
             Some(last) => elimination.push_last(last.plan, last.aggregate)?,
             None => (elimination.push(&join.right)?, vec![]),
         };
@@ -318,14 +327,17 @@ impl UnnestDependentJoins {
             },
             conditions,
         )?;
-        let kept = join.left.schema().fields().len();
-        let plan = last.above(all, kept, values, config)?;
-        let exprs = named(columns(plan.schema().columns()), &join.schema);
-        Ok(LogicalPlan::Projection(Projection::try_new(
-            exprs,
-            Arc::new(plan),
-        )?))
+        Ok(with_names(last.above(all, kept, values, config)?, join)?)
     }
+}
+
+/// A plan with the names of the columns of a join.
+fn with_names(plan: LogicalPlan, join: &Join) -> Result<LogicalPlan> {
+    let exprs = named(columns(plan.schema().columns()), &join.schema);
+    Ok(LogicalPlan::Projection(Projection::try_new(
+        exprs,
+        Arc::new(plan),
+    )?))
 }
 
 fn is_true(expr: &Expr) -> bool {

@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
@@ -27,7 +27,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::domain::columns;
 use crate::elimination::joins::join_of;
 use crate::elimination::{named, substituted};
-use crate::outer::{has_outer, is_correlated, lateral, outer_of_expr, subquery_of};
+use crate::outer::{has_outer, is_correlated, lateral, outer_of_expr, plain, subquery_of};
 use crate::refusal::{Found, refuse};
 
 /// Whether a join asks only whether there are rows on its right side.
@@ -62,18 +62,20 @@ impl Rows {
         pulling.rows(&join.right)
     }
 
+    /// All rows of a plan.
+    pub(crate) fn of_plan(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Found<Self> {
+        let pulling = Pulling {
+            is_set: false,
+            is_any: false,
+            added: RefCell::default(),
+            config,
+        };
+        pulling.rows(plan)
+    }
+
     /// The conditions with plain columns in place of outer ones.
     pub(crate) fn conditions(&self) -> Result<Vec<Expr>> {
-        let plain = self.conditions.iter().cloned().map(|condition| {
-            let plain = condition.transform(|e| {
-                Ok(match e {
-                    Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
-                    other => Transformed::no(other),
-                })
-            });
-            Ok(plain?.data)
-        });
-        plain.collect()
+        self.conditions.iter().cloned().map(plain).collect()
     }
 }
 

@@ -76,7 +76,7 @@ const LIMITS: &[(&str, &str)] = &[
         "a correlation that no range join expresses",
     ),
     (
-        "a subquery has no plan: ",
+        "a subquery that depends on the query around it has no plan: ",
         "a subquery that general unnesting refuses",
     ),
     (

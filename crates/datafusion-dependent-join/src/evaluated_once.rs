@@ -1,0 +1,116 @@
+//! A last aggregate over rows under conditions, where the outer rows may be others when they are computed again, so that
+//! there is no domain.
+//!
+//! ```text
+//!   SELECT (SELECT max(p.v) FROM p WHERE p.k < x.s) AS m FROM (SELECT sum(q.f) AS s FROM q GROUP BY q.g) AS x
+//!
+//!   Aggregate: groupBy=[row], aggr=[first_value(x.s), max(p.v) FILTER (WHERE matched)]
+//!     Left Join: p.k < x.s
+//!       WindowAggr: row_number() AS row
+//!         x
+//!       Projection: p.*, true AS matched
+//!         p
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::{Column, JoinType};
+use datafusion::functions_aggregate::first_last::first_value_udaf;
+use datafusion::functions_window::row_number::row_number_udwf;
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{
+    Aggregate, Expr, Join, LogicalPlan, Projection, Window, WindowFunctionDefinition, lit, when,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::domain::columns;
+use crate::elimination::joins::join_of;
+use crate::elimination::{named, substituted};
+use crate::last_aggregate::LastAggregate;
+use crate::outer::{is_correlated, plain};
+use crate::refusal::{Found, refuse};
+use crate::simple::Rows;
+
+/// The columns of the outer side, and the values of the aggregate for each of its rows.
+pub(crate) fn grouped_rows(
+    join: &Join,
+    last: &LastAggregate<'_>,
+    config: &dyn OptimizerConfig,
+) -> Found<(LogicalPlan, Vec<Expr>)> {
+    let fresh = |name: &str| config.alias_generator().next(name);
+    let rows = Rows::of_plan(&last.aggregate.input, config)?;
+    if is_correlated(&rows.plan)? {
+        return refuse("its outer columns may have other values when they are computed again");
+    }
+    let conditions = rows.conditions()?;
+    // Both sides may have columns of one name.
+    let old = rows.plan.schema().columns();
+    let names: Vec<String> = old
+        .iter()
+        .map(|column| fresh(&column.flat_name()))
+        .collect();
+    let renamed = names.iter().map(Column::new_unqualified).collect();
+    let renamed = columns(renamed);
+    let matched = fresh("matched");
+    let exprs = columns(old.clone()).into_iter().zip(&names);
+    let exprs = exprs.map(|(column, name)| column.alias(name));
+    let exprs = exprs.chain([lit(true).alias(&matched)]).collect();
+    let right = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(rows.plan))?);
+    let matched = Expr::Column(Column::new_unqualified(matched));
+
+    let left = join.left.schema().columns();
+    let row_number = WindowFunctionDefinition::WindowUDF(row_number_udwf());
+    let row_number = Expr::from(WindowFunction::new(row_number, vec![]));
+    let row = fresh("row");
+    let numbered = Window::try_new(vec![row_number.alias(&row)], Arc::clone(&join.left))?;
+    let conditions = substituted(conditions, &old, &renamed)?;
+    let outer_join = Join {
+        join_type: JoinType::Left,
+        filter: None,
+        ..join.clone()
+    };
+    let pairs = join_of(
+        LogicalPlan::Window(numbered),
+        right,
+        &outer_join,
+        conditions,
+    )?;
+
+    let first = columns(left.clone()).into_iter();
+    let first = first.map(|column| first_value_udaf().call(vec![column]));
+    let values = substituted(last.aggregate.aggr_expr.clone(), &old, &renamed)?;
+    let values = values.into_iter().map(|value| of_matches(value, &matched));
+    let mut calls: Vec<Expr> = first.collect();
+    calls.extend(values.collect::<Found<Vec<_>>>()?);
+    let row = Expr::Column(Column::new_unqualified(row));
+    let grouped = Aggregate::try_new(Arc::new(pairs), vec![row], calls)?;
+    let mut all = columns(grouped.schema.columns()).into_iter().skip(1);
+    let of_left: Vec<Expr> = all.by_ref().take(left.len()).collect();
+    let mut exprs = named(of_left, join.left.schema());
+    let names: Vec<String> = all.clone().map(|_| fresh("__value")).collect();
+    exprs.extend(all.zip(&names).map(|(value, name)| value.alias(name)));
+    let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
+    let plan = LogicalPlan::Projection(Projection::try_new(exprs, grouped)?);
+    let values = names.into_iter().map(Column::new_unqualified);
+    Ok((plan, columns(values.collect())))
+}
+
+/// An aggregate of the rows that match alone: an outer row without any has one of NULLs.
+fn of_matches(value: Expr, matched: &Expr) -> Found<Expr> {
+    let Expr::AggregateFunction(mut call) = value.unalias_nested().data else {
+        return refuse("it has an aggregate of an unknown kind");
+    };
+    for argument in &mut call.params.args {
+        if argument.contains_outer() {
+            *argument = when(matched.clone(), plain(argument.clone())?).end()?;
+        }
+    }
+    for order in &mut call.params.order_by {
+        order.expr = plain(order.expr.clone())?;
+    }
+    let filter = call.params.filter.take().map(|filter| plain(*filter));
+    let filter = conjunction([matched.clone()].into_iter().chain(filter.transpose()?));
+    call.params.filter = filter.map(Box::new);
+    Ok(Expr::AggregateFunction(call))
+}
