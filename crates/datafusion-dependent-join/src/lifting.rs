@@ -34,7 +34,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::branches::{Branch, Replacing, may_fail, replaced_in};
-use crate::domain::{columns, is_volatile};
+use crate::domain::{columns, is_volatile, source};
 use crate::elimination::joins::join_of;
 use crate::elimination::named;
 use crate::membership::{Decisive, Membership};
@@ -342,8 +342,13 @@ impl<'a> Input<'a> {
             exprs.push(guarded.alias(&name));
             by.push(Column::new_unqualified(name));
         }
-        let plan = Arc::new(std::mem::take(&mut self.plan));
-        self.plan = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
+        let plan = Arc::new(self.plan.clone());
+        let guarded = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
+        // The domain is taken from these columns.
+        if source(&guarded, columns(by.clone()))?.is_none() {
+            return Ok(subquery.clone());
+        }
+        self.plan = guarded;
         let replacement = Replacement {
             outer: &outer,
             by: &by,

@@ -10,6 +10,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_dependent_join::with_dependent_joins;
 use rmq_testing::Random;
@@ -37,6 +38,8 @@ pub const TABLES: [&str; 3] = [
 pub struct Sessions {
     unnesting: SessionContext,
     plain: SessionContext,
+    /// The statements that made the tables.
+    tables: String,
 }
 
 /// How the values of an outer row stand in a subquery.
@@ -55,7 +58,12 @@ impl Sessions {
             let config = SessionConfig::new()
                 .with_target_partitions(2)
                 .with_batch_size(3);
-            SessionStateBuilder::new_with_default_features().with_config(config)
+            // This rule takes a column of one side of a join for that of the other side with the same name.
+            let mut rules = PhysicalOptimizer::new().rules;
+            rules.retain(|rule| rule.name() != "FilterPushdown");
+            SessionStateBuilder::new_with_default_features()
+                .with_config(config)
+                .with_physical_optimizer_rules(rules)
         };
         let unnesting = with_dependent_joins(builder()).build();
         let unnesting = SessionContext::new_with_state(unnesting);
@@ -66,7 +74,12 @@ impl Sessions {
                 context.sql(table).await?.collect().await?;
             }
         }
-        Ok(Self { unnesting, plain })
+        let tables = tables.join(";\n");
+        Ok(Self {
+            unnesting,
+            plain,
+            tables,
+        })
     }
 
     /// Rows of a query with the rules.
@@ -105,7 +118,8 @@ impl Sessions {
         }
         assert!(
             others.is_empty(),
-            "{sql}\n got      {got:?}\n expected {others:?}"
+            "{};\n{sql}\n got      {got:?}\n expected {others:?}",
+            self.tables
         );
     }
 
@@ -152,7 +166,8 @@ impl Sessions {
         }
         assert!(
             others.is_empty(),
-            "{sql}\n got      {got:?}\n expected {others:?}"
+            "{};\n{sql}\n got      {got:?}\n expected {others:?}",
+            self.tables
         );
     }
 }

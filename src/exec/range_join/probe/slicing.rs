@@ -35,8 +35,9 @@ const MIN_SLICE_BYTES: usize = 64 << 10;
 /// The parts of the probe side may together reach this many times what all rows reach.
 const MAX_OVERLAP: f64 = 2.0;
 
-/// Slices may together read this many times the rows of the build side.
-const MAX_READS: usize = 2;
+/// Slices may together read this many times the rows of the build side. Where a row group does not fit, it is decoded
+/// for each slice, which takes less time than to write and read spill files.
+const MAX_READS: usize = 8;
 
 /// How a build side is read in slices.
 #[derive(Debug, Clone)]
