@@ -1,5 +1,5 @@
-//! A last aggregate over rows under conditions, where the outer rows may be others when they are computed again, so that
-//! there is no domain.
+//! A last aggregate over rows under conditions, where the outer rows may be others when they are computed again, so
+//! that there is no domain.
 //!
 //! ```text
 //!   SELECT (SELECT max(p.v) FROM p WHERE p.k < x.s) AS m FROM (SELECT sum(q.f) AS s FROM q GROUP BY q.g) AS x
