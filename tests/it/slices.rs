@@ -393,11 +393,12 @@ async fn dealt(at_once: usize) -> Done {
 
 /// The first rows, which are read ahead, are in order, and those after them are not.
 #[tokio::test(flavor = "multi_thread")]
-async fn slices_read_about_twice_the_table_at_most() {
+async fn slices_read_about_eight_times_the_table_at_most() {
     let mut keys: Vec<_> = ascending(3_000);
     let rest = keys.split_off(1_200);
-    keys.extend(shuffled(rest.clone()));
-    keys.extend(shuffled(rest));
+    for _ in 0..6 {
+        keys.extend(shuffled(rest.clone()));
+    }
     let files = Files::new(&build_rows(ROWS, |i| Some(i * 10)), &probe_rows(&keys));
     let config = config().with_target_partitions(1).with_batch_size(500);
     for sql in FORMS {
@@ -406,7 +407,7 @@ async fn slices_read_about_twice_the_table_at_most() {
         let done = files.compare(&ctx, sql).await;
         assert!(done.slices > 0 && done.spill_files > 0, "{done:?}: {sql}");
         // What slices have read, and a slice.
-        assert!(done.scanned <= 5 * ROWS / 2, "{done:?}: {sql}");
+        assert!(done.scanned <= 17 * ROWS / 2, "{done:?}: {sql}");
     }
 }
 
@@ -505,8 +506,9 @@ async fn the_order_of_probe_rows_stays() {
     for spills in [false, true] {
         if spills {
             let rest = keys.split_off(1_200);
-            keys.extend(shuffled(rest.clone()));
-            keys.extend(shuffled(rest));
+            for _ in 0..6 {
+                keys.extend(shuffled(rest.clone()));
+            }
         }
         let files = Files::new(&p, &probe_rows(&keys));
         let config = config().with_target_partitions(1).with_batch_size(500);

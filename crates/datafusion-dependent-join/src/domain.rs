@@ -6,7 +6,7 @@
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, Result};
-use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
+use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, Join, LogicalPlan, SkipType};
 
 use crate::outer::subquery_of;
 
@@ -132,10 +132,42 @@ pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {
     columns.into_iter().map(Expr::Column).collect()
 }
 
+/// Whether a join asks only whether there are rows on its right side.
+pub(crate) fn is_set(join: &Join) -> bool {
+    !matches!(join.join_type, JoinType::Inner | JoinType::Left)
+}
+
+/// The right side of a join that asks only whether it has a row, below the LIMIT that leaves any of them.
+fn any_row(join: &Join) -> Option<&LogicalPlan> {
+    let mut plan = join.right.as_ref();
+    while let LogicalPlan::SubqueryAlias(alias) = plan {
+        plan = &alias.input;
+    }
+    let LogicalPlan::Limit(limit) = plan else {
+        return None;
+    };
+    let leaves_one = matches!(limit.get_skip_type(), Ok(SkipType::Literal(0)))
+        && matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(1..))));
+    let is_about = |expr: &Expr| {
+        let mut used = expr.column_refs().into_iter();
+        used.any(|column| join.right.schema().has_column(column))
+    };
+    let is_any = join.on.is_empty() && !join.filter.as_ref().is_some_and(is_about);
+    (is_set(join) && leaves_one && is_any).then_some(&limit.input)
+}
+
 /// Whether a plan has the same rows each time.
 fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     let mut is_repeatable = true;
     plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Join(join) = node
+            && let Some(rows) = any_row(join)
+        {
+            is_repeatable &= !node.expressions().iter().any(Expr::is_volatile)
+                && self::is_repeatable(&join.left)?
+                && self::is_repeatable(rows)?;
+            return Ok(TreeNodeRecursion::Jump);
+        }
         is_repeatable &= match node {
             LogicalPlan::Limit(_)
             | LogicalPlan::Window(_)

@@ -13,7 +13,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
-use crate::domain::{columns, is_volatile, source};
+use crate::domain::{columns, is_set, is_volatile, source};
 use crate::elimination::joins::join_of;
 use crate::elimination::{Elimination, named};
 use crate::evaluated_once::grouped_rows;
@@ -23,7 +23,7 @@ use crate::null_safe::all_same;
 use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of};
 use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
-use crate::simple::{Rows, is_set};
+use crate::simple::Rows;
 
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.

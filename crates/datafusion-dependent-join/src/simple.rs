@@ -24,16 +24,11 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::domain::columns;
+use crate::domain::{columns, is_set};
 use crate::elimination::joins::join_of;
 use crate::elimination::{named, substituted};
 use crate::outer::{has_outer, is_correlated, lateral, outer_of_expr, plain, subquery_of};
 use crate::refusal::{Found, refuse};
-
-/// Whether a join asks only whether there are rows on its right side.
-pub(crate) fn is_set(join: &Join) -> bool {
-    !matches!(join.join_type, JoinType::Inner | JoinType::Left)
-}
 
 /// The rows of a subquery whatever the outer row is, and the conditions under which the subquery has them.
 pub(crate) struct Rows {

@@ -1,6 +1,5 @@
 //! Arguments, what a session keeps, and what is printed.
 
-
 use tempfile::tempdir;
 
 use crate::process::{args, file, piped};
