@@ -124,14 +124,23 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
     let (mut is_aggregated, mut is_filtered) = (false, false);
     let mut inner: Vec<&Column> = vec![];
     let names = subquery.schema().columns();
+    let mut computed: Vec<String> = vec![];
     loop {
         if !is_correlated(plan)? {
-            return Ok(!is_ambiguous(&inner, &names) && !has_lateral(plan)?);
+            // Its rule adds what conditions compare to projections, where a cast has the name of its column.
+            let is_named = |column: &&Column| computed.contains(&column.flat_name());
+            let is_twice = is_ambiguous(&inner, &names) || inner.iter().any(is_named);
+            return Ok(!is_twice && !has_lateral(plan)?);
         }
         let is_outer = has_outer(plan)?;
         plan = match plan {
             // Not an alias, above which its rule uses the names below it.
-            LogicalPlan::Projection(projection) if !is_outer => &projection.input,
+            LogicalPlan::Projection(projection) if !is_outer => {
+                let exprs = projection.expr.iter();
+                let casts = exprs.filter(|expr| !matches!(expr, Expr::Column(_)));
+                computed.extend(casts.map(|expr| expr.schema_name().to_string()));
+                &projection.input
+            }
             LogicalPlan::Aggregate(aggregate)
                 if !is_outer
                     && !is_aggregated
