@@ -289,8 +289,7 @@ impl UnnestDependentJoins {
             return refuse("it has a function whose value changes from call to call");
         }
         let kept = join.left.schema().fields().len();
-        let source = source(&join.left, columns(outer.clone()))?;
-        let (Some(source), last) = (source, &last) else {
+        let Some(source) = source(&join.left, columns(outer.clone()))? else {
             let Some(last) = &last else {
                 return refuse(
                     "its outer columns may have other values when they are computed again",
@@ -306,7 +305,7 @@ impl UnnestDependentJoins {
             config,
         };
         let left = LogicalPlan::clone(&join.left);
-        let (right, values) = match last {
+        let (right, values) = match &last {
             Some(last) => elimination.push_last(last.plan, last.aggregate)?,
             None => (elimination.push(&join.right)?, vec![]),
         };

@@ -84,6 +84,9 @@ impl CorrelatedRows {
         } = nearest
             .query(probe, config)?
             .with_names_of_its_own(probe, config)?;
+        if distance.is_none() && is_by_prefix(&conditions, probe, build.schema())? {
+            return reject("it is about a prefix, whose rows are in no range of one order");
+        }
         let order_by = (&mut order.expr, &mut distance);
         let Matched {
             mut condition,
@@ -232,6 +235,25 @@ struct Matched {
     probe_filter: Option<Expr>,
     /// Whether the order of the range key is what rows are ordered by first.
     is_in_order: bool,
+}
+
+/// Whether a condition is about a prefix, and none of the others is a range or an equality: few rows have the prefix of
+/// another, which a join of both sides finds (`prefixes`), where nearest rows would look at all.
+fn is_by_prefix(conditions: &[Expr], probe: &DFSchema, build: &DFSchema) -> Match<bool> {
+    let conditions = conjuncts(conditions.to_vec());
+    let (of_prefix, others): (Vec<_>, Vec<_>) =
+        conditions.iter().partition(|e| is_about_prefix(*e));
+    if of_prefix.is_empty() {
+        return Ok(false);
+    }
+    let has_range = sides_of(probe, build, |sides| -> Result<bool> {
+        let mut has_range = false;
+        for other in others {
+            has_range |= !sides.ranges(other)?.is_empty() || sides.compared(other)?.is_some();
+        }
+        Ok(has_range)
+    })?;
+    Ok(!has_range)
 }
 
 /// As [`match_condition`]. Where the range is not about the seconds whose distance is what rows are ordered by, these

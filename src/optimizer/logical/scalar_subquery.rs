@@ -47,9 +47,8 @@ plain_sql_rule!(
     /// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does
     /// nothing if `rmq.rewrite` is false.
     ///
-    /// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again
-    /// after the rule that makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions
-    /// contain these.
+    /// It must run before DataFusion's rules for subqueries, which support correlation by equality only. Subqueries in
+    /// the branches of a CASE whose conditions have IN or EXISTS are left to `datafusion_dependent_join`.
     SubqueryToRangeJoin,
     "rmq_subquery_to_range_join",
     replace
