@@ -247,14 +247,19 @@ fn lift_condition(
     if above.is_empty() && !left.is_new && !right.is_new {
         return Ok(Transformed::no(node.clone()));
     }
-    let length = left.plan.schema().fields().len();
+    let (length, is_new) = (
+        left.plan.schema().fields().len(),
+        left.is_new || right.is_new,
+    );
     let condition = conjunction(kept);
-    let joined = join_of(left.plan, right.plan, join, condition)?;
-    let mut of_left = joined.schema().columns();
-    let mut of_right = of_left.split_off(length);
-    of_left.truncate(join.left.schema().fields().len());
-    of_right.truncate(join.right.schema().fields().len());
-    let plan = projected(joined, columns([of_left, of_right].concat()), node.schema())?;
+    let mut plan = join_of(left.plan, right.plan, join, condition)?;
+    if is_new {
+        let mut of_left = plan.schema().columns();
+        let mut of_right = of_left.split_off(length);
+        of_left.truncate(join.left.schema().fields().len());
+        of_right.truncate(join.right.schema().fields().len());
+        plan = projected(plan, columns([of_left, of_right].concat()), node.schema())?;
+    }
     let Some(predicate) = conjunction(above) else {
         return Ok(Transformed::yes(plan));
     };
