@@ -6,7 +6,7 @@
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`] and [`SubqueryToRangeJoin`], before
 //!    DataFusion decorrelates subqueries. What they leave and DataFusion would reject or answer wrongly becomes
-//!    lateral joins ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)), of which
+//!    lateral joins ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)):
 //!    [`LateralToRangeJoin`] takes those over a range, and
 //!    [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) the rest. Then
 //!    [`FirstRowsToNearestRows`] and [`FiltersOfFramesToCases`], and before constants are evaluated

@@ -6,7 +6,9 @@
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, Result};
-use datafusion::logical_expr::{Aggregate, Distinct, Expr, FetchType, Join, LogicalPlan, SkipType};
+use datafusion::logical_expr::{
+    Aggregate, Distinct, Expr, FetchType, Join, Limit, LogicalPlan, SkipType,
+};
 
 use crate::outer::subquery_of;
 
@@ -137,6 +139,14 @@ pub(crate) fn is_set(join: &Join) -> bool {
     !matches!(join.join_type, JoinType::Inner | JoinType::Left)
 }
 
+/// Whether a LIMIT leaves a row where there is one.
+pub(crate) fn leaves_some(limit: &Limit) -> Result<bool> {
+    Ok(matches!(
+        (limit.get_skip_type()?, limit.get_fetch_type()?),
+        (SkipType::Literal(0), FetchType::Literal(Some(1..)))
+    ))
+}
+
 /// The right side of a join that asks only whether it has a row, below the LIMIT that leaves any of them.
 fn any_row(join: &Join) -> Option<&LogicalPlan> {
     let mut plan = join.right.as_ref();
@@ -146,8 +156,7 @@ fn any_row(join: &Join) -> Option<&LogicalPlan> {
     let LogicalPlan::Limit(limit) = plan else {
         return None;
     };
-    let leaves_one = matches!(limit.get_skip_type(), Ok(SkipType::Literal(0)))
-        && matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(1..))));
+    let leaves_one = leaves_some(limit).unwrap_or(false);
     let is_about = |expr: &Expr| {
         let mut used = expr.column_refs().into_iter();
         used.any(|column| join.right.schema().has_column(column))
@@ -210,7 +219,7 @@ fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     Ok(is_repeatable)
 }
 
-/// Whether a plan has a function whose value changes from call to call, but for those that repeat.
+/// Whether a plan has a function whose value changes from call to call, except those that repeat.
 pub(crate) fn is_volatile(plan: &LogicalPlan, repeats: &dyn Fn(&Expr) -> bool) -> Result<bool> {
     let mut is_volatile = false;
     plan.apply_with_subqueries(|node| {

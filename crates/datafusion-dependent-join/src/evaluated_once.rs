@@ -16,12 +16,9 @@ use std::sync::Arc;
 
 use datafusion::common::{Column, JoinType};
 use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::functions_window::row_number::row_number_udwf;
-use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{
-    Aggregate, Expr, Join, LogicalPlan, Projection, Window, WindowFunctionDefinition, lit, when,
-};
+use datafusion::logical_expr::{Aggregate, Expr, Join, LogicalPlan, Projection, Window, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::domain::columns;
@@ -60,10 +57,8 @@ pub(crate) fn grouped_rows(
     let matched = Expr::Column(Column::new_unqualified(matched));
 
     let left = join.left.schema().columns();
-    let row_number = WindowFunctionDefinition::WindowUDF(row_number_udwf());
-    let row_number = Expr::from(WindowFunction::new(row_number, vec![]));
     let row = fresh("row");
-    let numbered = Window::try_new(vec![row_number.alias(&row)], Arc::clone(&join.left))?;
+    let numbered = Window::try_new(vec![row_number().alias(&row)], Arc::clone(&join.left))?;
     let conditions = substituted(conditions, &old, &renamed)?;
     let outer_join = Join {
         join_type: JoinType::Left,

@@ -6,7 +6,7 @@
 //! 2015), and Neumann, *Improving Unnesting of Complex Queries* (BTW 2025). What DataFusion plans rightly by itself is
 //! left to it.
 //!
-//! 1. [`SubqueriesToDependentJoins`] and [`UnnestDependentJoins`] make a *dependent join* of a subquery in an
+//! 1. [`SubqueriesToDependentJoins`] and [`SubqueriesToLateralJoins`] make a *dependent join* of a subquery in an
 //!    expression: a lateral join, of the kind LEFT for a value, semi, anti or mark for EXISTS, IN, ANY and ALL.
 //! 2. [`UnnestDependentJoins`] pushes the distinct values of the outer columns, the *domain*, down the plan of the
 //!    right side, until it is evaluated for all of them at once.

@@ -283,8 +283,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Leaves out the rows for which a conjunct with EXISTS, IN, ANY or ALL is not true, but for the conditions that it
-    /// returns. None if it has no plan yet.
+    /// Leaves out the rows for which a conjunct with EXISTS, IN, ANY or ALL is not true, except what the conditions
+    /// that it returns leave out. None if it has no plan yet.
     fn without_rows(&mut self, conjunct: &Expr, place: Place<'_>) -> Result<Option<Vec<Expr>>> {
         let Some(mut membership) = Membership::of(conjunct) else {
             return Ok(None);

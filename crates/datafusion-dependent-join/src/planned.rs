@@ -3,11 +3,10 @@
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, Result};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{
-    BinaryExpr, Distinct, Expr, FetchType, LogicalPlan, Operator, SkipType,
-};
+use datafusion::logical_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
 
 use crate::branches::may_fail;
+use crate::domain::leaves_some;
 use crate::lifting::Place;
 use crate::membership::Membership;
 use crate::outer::{has_outer, is_correlated, outer_of, outer_of_expr, subquery_of};
@@ -91,12 +90,7 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
             {
                 &aggregate.input
             }
-            LogicalPlan::Limit(limit) if !has_value => {
-                match (limit.get_skip_type()?, limit.get_fetch_type()?) {
-                    (SkipType::Literal(0), FetchType::Literal(Some(1..))) => &limit.input,
-                    _ => return Ok(false),
-                }
-            }
+            LogicalPlan::Limit(limit) if !has_value && leaves_some(limit)? => &limit.input,
             LogicalPlan::Filter(filter) => {
                 let mut inner: Vec<&Column> = vec![];
                 for predicate in split_conjunction(&filter.predicate) {

@@ -330,7 +330,7 @@ impl UnnestDependentJoins {
     }
 }
 
-/// A plan with the names of the columns of a join.
+/// The first columns of a plan under the names of those of a join.
 fn with_names(plan: LogicalPlan, join: &Join) -> Result<LogicalPlan> {
     let exprs = named(columns(plan.schema().columns()), &join.schema);
     Ok(LogicalPlan::Projection(Projection::try_new(
@@ -367,9 +367,5 @@ fn joined(
     join: &Join,
     conditions: impl IntoIterator<Item = Expr>,
 ) -> Result<LogicalPlan> {
-    let joined = join_of(left, right, join, conditions)?;
-    let mut exprs = columns(joined.schema().columns());
-    exprs.truncate(join.schema.fields().len());
-    let projection = Projection::try_new(named(exprs, &join.schema), Arc::new(joined))?;
-    Ok(LogicalPlan::Projection(projection))
+    with_names(join_of(left, right, join, conditions)?, join)
 }

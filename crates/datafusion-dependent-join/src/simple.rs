@@ -19,12 +19,12 @@ use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, FetchType, Filter, Join, LogicalPlan, LogicalPlanBuilder,
-    Projection, SkipType, SubqueryAlias,
+    Aggregate, Distinct, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection,
+    SubqueryAlias,
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::domain::{columns, is_set};
+use crate::domain::{columns, is_set, leaves_some};
 use crate::elimination::joins::join_of;
 use crate::elimination::{named, substituted};
 use crate::outer::{has_outer, is_correlated, lateral, outer_of_expr, plain, subquery_of};
@@ -135,11 +135,7 @@ impl Pulling<'_> {
             LogicalPlan::Subquery(subquery) => self.rows(&subquery.subquery),
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.rows(&sort.input),
             LogicalPlan::Distinct(Distinct::All(input)) if self.is_set => self.rows(input),
-            LogicalPlan::Limit(limit)
-                if self.is_any
-                    && matches!(limit.get_skip_type()?, SkipType::Literal(0))
-                    && matches!(limit.get_fetch_type()?, FetchType::Literal(Some(1..))) =>
-            {
+            LogicalPlan::Limit(limit) if self.is_any && leaves_some(limit)? => {
                 self.rows(&limit.input)
             }
             other => refuse(format!("it needs a domain below {}", other.display())),

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Column, ScalarValue};
 use datafusion::functions::core::expr_fn::coalesce;
-use datafusion::functions_window::row_number::row_number_udwf;
-use datafusion::logical_expr::expr::{Sort as SortExpr, WindowFunction};
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::expr::Sort as SortExpr;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window,
-    WindowFunctionDefinition, cast, lit,
+    Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window, cast, lit,
 };
 
 use crate::domain::columns;
@@ -113,9 +112,7 @@ impl Elimination<'_> {
             let other = all.iter().find(|column| !keys.contains(column));
             order.extend(other.map(|column| column.clone().sort(true, false)));
         }
-        let row_number = WindowFunctionDefinition::WindowUDF(row_number_udwf());
-        let row_number = Expr::from(WindowFunction::new(row_number, vec![]));
-        let row_number = row_number.partition_by(keys).order_by(order).build()?;
+        let row_number = row_number().partition_by(keys).order_by(order).build()?;
         let window = Window::try_new(vec![row_number], Arc::new(input))?;
         let Some(number) = window.schema.columns().pop() else {
             return refuse("a window has no columns");
