@@ -128,8 +128,8 @@ impl WaveletMatrix {
         )
     }
 
-    /// Writes the rank of each range's row that has `smaller[i]` rows before it, if the range's rows are sorted by rank,
-    /// to `ranks[i]`: 0 for the smallest. [`Self::NONE`] if the range has too few rows.
+    /// Writes the rank of each range's row that has `smaller[i]` rows before it, if the range's rows are sorted by
+    /// rank, to `ranks[i]`: 0 for the smallest. [`Self::NONE`] if the range has too few rows.
     ///
     /// # Errors
     /// As [`Self::count_below`].
