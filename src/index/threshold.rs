@@ -19,7 +19,7 @@ use crate::common::ordered_type::{is_ranked, value_type};
 use crate::common::row_number::row_number;
 use crate::index::nearest_value::{Rounding, Unit, convert};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode};
-use rmq_engine::{Column, Encoding, Extreme, Key};
+use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
 /// How rows are compared with a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +40,19 @@ impl ThresholdTest {
             extreme,
             strict: false,
             equal_zeros: false,
+        }
+    }
+
+    /// The test that a comparison with a threshold makes. Zeros of both signs are equal, as in SQL's comparisons.
+    pub(crate) fn of_comparison(comparison: Comparison) -> Self {
+        Self {
+            extreme: if comparison.is_lower() {
+                Extreme::Max
+            } else {
+                Extreme::Min
+            },
+            strict: comparison.is_strict(),
+            equal_zeros: true,
         }
     }
 }

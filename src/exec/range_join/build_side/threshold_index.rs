@@ -16,12 +16,12 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build_side::crossing::threshold_test;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
+use crate::index::threshold::ThresholdTest;
 use crate::range_agg::values::Values;
 
 /// The mean number of rows of a range from which searching the index takes less than filtering the rows.
@@ -153,7 +153,7 @@ impl ThresholdIndex {
             owned_elsewhere: true,
         };
         memory.try_resize(owned_bytes + ColumnIndex::estimate_on_cpu(&chunks, &data_type))?;
-        let extreme = threshold_test(threshold.comparison).extreme;
+        let extreme = ThresholdTest::of_comparison(threshold.comparison).extreme;
         let index = ColumnIndex::on_cpu(&chunks, &data_type, extreme, self.threads)?;
         memory.try_resize(owned_bytes + index.memory_bytes())?;
         Ok(Some(BuiltIndex { index, memory }))

@@ -1,6 +1,6 @@
 //! The range-minimum index of a value column, built on demand, and the memory that is registered for it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use datafusion::common::Result;
@@ -18,7 +18,7 @@ pub(crate) struct ValueIndex {
     index: ColumnIndex,
     /// Registers the memory of the index: until it is built, all that this takes, because the pool may have no more by
     /// then.
-    memory: MemoryReservation,
+    memory: Arc<MemoryReservation>,
     /// Registers the collected column while the index scans it.
     scanned_column: Mutex<Option<Arc<MemoryReservation>>>,
     metrics: BuildMetrics,
@@ -33,7 +33,7 @@ impl ValueIndex {
     ) -> Self {
         Self {
             index,
-            memory,
+            memory: Arc::new(memory),
             scanned_column: Mutex::default(),
             metrics,
         }
@@ -43,25 +43,26 @@ impl ValueIndex {
         &self.index
     }
 
-    /// Bytes that are registered for the index, without the column that it scans.
-    pub(crate) fn registered_bytes(&self) -> usize {
-        self.memory.size()
+    /// What registers the memory of the index, and of the column while it is scanned.
+    pub(crate) fn memory(&self) -> Vec<Arc<MemoryReservation>> {
+        let scanned = self.scanned_column().clone();
+        scanned
+            .into_iter()
+            .chain([Arc::clone(&self.memory)])
+            .collect()
     }
 
     /// Keeps the collected column registered while the index scans it.
     pub(crate) fn retain_scanned_column(&self, column: &Arc<MemoryReservation>) {
         if self.index.borrows_column() {
-            self.set_scanned_column(Some(Arc::clone(column)));
+            *self.scanned_column() = Some(Arc::clone(column));
         }
     }
 
-    fn set_scanned_column(&self, column: Option<Arc<MemoryReservation>>) {
+    fn scanned_column(&self) -> MutexGuard<'_, Option<Arc<MemoryReservation>>> {
         // A poisoned value is complete: it is only ever replaced.
-        let mut scanned = self
-            .scanned_column
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *scanned = column;
+        let scanned = self.scanned_column.lock();
+        scanned.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Builds the index on a blocking thread if these ranges, which are about to be queried, justify it.
@@ -92,7 +93,7 @@ impl ValueIndex {
             metrics.index_bytes.add(self.index.index_bytes());
             self.memory.resize(self.index.memory_bytes());
             if !self.index.borrows_column() {
-                self.set_scanned_column(None);
+                *self.scanned_column() = None;
             }
         }
         Ok(())

@@ -7,9 +7,9 @@ use arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build_side::crossing::threshold_test;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::column_index::ColumnIndex;
+use crate::index::threshold::ThresholdTest;
 use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::{Comparison, ListLimits, RangeEnd, RowList};
 
@@ -30,8 +30,8 @@ impl QualifyingRows {
         comparison: Comparison,
     ) -> Result<Self> {
         let index = Arc::clone(index);
-        let queries =
-            built(&index)?.threshold_queries(ranges, limits, threshold_test(comparison))?;
+        let test = ThresholdTest::of_comparison(comparison);
+        let queries = built(&index)?.threshold_queries(ranges, limits, test)?;
         Ok(Self {
             index,
             queries,
