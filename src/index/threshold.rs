@@ -145,10 +145,7 @@ pub(crate) fn threshold_keys(
         let distinct = distinct.ok_or_else(|| internal_datafusion_err!("ranks without values"))?;
         return ranks(&converted.values, distinct, test.extreme, is_strict);
     }
-    let chunks = Chunks {
-        arrays: vec![converted.values],
-        owned_elsewhere: true,
-    };
+    let chunks = Chunks::borrowed(vec![converted.values]);
     let encoded = encode(&chunks, column, test.extreme)?;
     let valid = chunks.arrays[0].logical_nulls();
     let (keys, valid) = match encoded.column {
@@ -264,10 +261,7 @@ mod tests {
 
     /// For each threshold and each row of a column, whether the row passes.
     fn passing(column: &ArrayRef, thresholds: &ArrayRef, test: ThresholdTest) -> Vec<Vec<bool>> {
-        let chunks = Chunks {
-            arrays: vec![Arc::clone(column)],
-            owned_elsewhere: true,
-        };
+        let chunks = Chunks::borrowed(vec![Arc::clone(column)]);
         let encoded = encode(&chunks, column.data_type(), test.extreme).unwrap();
         let distinct = encoded.decoder.distinct();
         let found = threshold_keys(thresholds, column.data_type(), distinct, test).unwrap();

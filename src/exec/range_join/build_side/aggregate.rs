@@ -3,8 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array};
-use arrow::datatypes::Int64Type;
+use arrow::array::{ArrayRef, Int64Array};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -14,6 +13,7 @@ use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::value_index::ValueIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
@@ -97,10 +97,7 @@ impl AggregateEvaluator {
             AggregateKind::SumLow => self.sums()?.sums_low(ranges)?,
             AggregateKind::Extreme(_) => {
                 let ranges = std::slice::from_ref(ranges);
-                let answer = self.index()?.index().keys().answer(ranges, true, false)?;
-                answer
-                    .values
-                    .ok_or_else(|| internal_datafusion_err!("an index returned no values"))?
+                self.index()?.answer(ranges, true, false)?.into_values()?
             }
             AggregateKind::First => {
                 let first = ranges.iter().map(|(l, r)| (l <= r).then_some(l));
@@ -116,23 +113,22 @@ impl AggregateEvaluator {
                 self.values()?.at(last)?
             }
             AggregateKind::AtExtreme { nulls_first, .. } => {
-                let answer = {
-                    let ranges = std::slice::from_ref(ranges);
-                    self.index()?.index().keys().answer(ranges, false, true)?
-                };
-                let positions = positions(answer.positions)?;
-                let positions = positions.as_primitive::<Int64Type>().iter();
+                let one = std::slice::from_ref(ranges);
+                let positions = self.index()?.answer(one, false, true)?.into_positions()?;
                 let nulls = if nulls_first {
                     Some(self.counts(1)?)
                 } else {
                     None
                 };
-                let rows = positions.zip(ranges.iter()).map(|(position, range)| {
-                    let null = nulls.and_then(|nulls| nulls.first_null(range));
-                    // If all values that order are NULL, the first row wins.
-                    let first = (range.0 <= range.1).then_some(range.0);
-                    null.or(position).or(first)
-                });
+                let rows = positions
+                    .iter()
+                    .zip(ranges.iter())
+                    .map(|(position, range)| {
+                        let null = nulls.and_then(|nulls| nulls.first_null(range));
+                        // If all values that order are NULL, the first row wins.
+                        let first = (range.0 <= range.1).then_some(range.0);
+                        null.or(position).or(first)
+                    });
                 self.values()?.at(rows)?
             }
             AggregateKind::AtCrossing {
@@ -140,24 +136,25 @@ impl AggregateEvaluator {
                 comparison,
                 threshold,
             } => {
-                let answer = self.index()?.index().keys().crossings(
+                let answer = self.index()?.crossings(
                     std::slice::from_ref(ranges),
                     std::slice::from_ref(evaluated(thresholds, threshold)?),
                     end,
                     ThresholdTest::of_comparison(comparison),
                 )?;
-                let positions = positions(answer.positions)?;
-                self.values()?
-                    .at(positions.as_primitive::<Int64Type>().iter())?
+                self.values()?.at(answer.into_positions()?.iter())?
             }
             AggregateKind::CountCrossing {
                 comparison,
                 threshold,
             } => {
-                let thresholds = evaluated(thresholds, threshold)?;
-                let (index, test) = (self.index()?, ThresholdTest::of_comparison(comparison));
-                let queries = index.index().threshold_queries(ranges, thresholds, test)?;
-                Arc::new(index.index().count(&queries, check)?)
+                let index = self.index()?;
+                let queries = index.threshold_queries(
+                    std::slice::from_ref(ranges),
+                    std::slice::from_ref(evaluated(thresholds, threshold)?),
+                    ThresholdTest::of_comparison(comparison),
+                )?;
+                Arc::new(index.count(&queries, check)?)
             }
             AggregateKind::Accumulate => {
                 let accumulator = self.accumulator.as_ref();
@@ -189,8 +186,8 @@ impl AggregateEvaluator {
         })
     }
 
-    fn index(&self) -> Result<&ValueIndex> {
-        let index = self.lazy_index().map(AsRef::as_ref);
+    fn index(&self) -> Result<&KeyIndex> {
+        let index = self.lazy_index().map(|index| index.keys());
         index.ok_or_else(|| not_prepared(self.function))
     }
 
@@ -216,10 +213,6 @@ fn not_prepared(function: AggregateKind) -> DataFusionError {
 fn evaluated(thresholds: &[ArrayRef], number: usize) -> Result<&ArrayRef> {
     let threshold = thresholds.get(number);
     threshold.ok_or_else(|| internal_datafusion_err!("a threshold was not evaluated"))
-}
-
-fn positions(found: Option<ArrayRef>) -> Result<ArrayRef> {
-    found.ok_or_else(|| internal_datafusion_err!("an index returned no positions"))
 }
 
 /// The first of the rows of a range with the greatest key; `None` for an empty range.

@@ -17,7 +17,7 @@ use crate::exec::range_join::build_side::sorted_values::sorted_values;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::{Chunks, Encoded};
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
@@ -380,9 +380,9 @@ impl ColumnPreparer<'_> {
             positions,
             threads: self.workers.threads(),
         };
-        let bytes = ColumnIndex::estimate_lazy(&keys, &options);
+        let bytes = KeyIndex::estimate_lazy(&keys, &options);
         let memory = self.reserve(&sorted.memory, bytes)?;
-        let index = ColumnIndex::lazy(keys, options)?;
+        let index = KeyIndex::lazy(keys, options)?;
         let index = Arc::new(ValueIndex::new(index, memory, self.metrics.clone()));
         self.lazy_indexes.borrow_mut().push(Arc::clone(&index));
         Ok(index)

@@ -21,8 +21,8 @@ use crate::range_agg::values::Values;
 use crate::sorted::arrange::encode_chunks;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{
-    Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn,
-    RangeJoinOutput, RangeRow,
+    Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinOutput,
+    RangeRow,
 };
 
 /// How an array is made of a device's answers.
@@ -50,9 +50,7 @@ impl AggregateResult {
             (Self::Numbers(data_type), OutputValues::W128(values)) => {
                 numbers_of(data_type, buffer(values), valid)
             }
-            (Self::Keys(decoder), OutputValues::W32(keys)) => decoder.decode_32(keys, valid),
-            (Self::Keys(decoder), OutputValues::W64(keys)) => decoder.decode_64(keys, valid),
-            (Self::Keys(decoder), OutputValues::W128(keys)) => decoder.decode_128(keys, valid),
+            (Self::Keys(decoder), keys) => decoder.decode(keys, valid),
             (Self::Rows(values), OutputValues::W32(numbers)) => {
                 let rows = numbers_of(&DataType::UInt32, buffer(numbers), valid)?;
                 let numbers = rows.as_primitive::<UInt32Type>().iter();
@@ -199,10 +197,7 @@ impl ColumnsBuilder<'_> {
     fn chunks(&self, column: usize) -> Chunks {
         let arrays = self.rows.batches.iter();
         let arrays = arrays.map(|batch| Arc::clone(&self.of.values(batch.columns())[column]));
-        Chunks {
-            arrays: arrays.collect(),
-            owned_elsewhere: true,
-        }
+        Chunks::borrowed(arrays.collect())
     }
 
     /// Adds these of the value columns with what is needed of them.
@@ -263,7 +258,7 @@ impl ColumnsBuilder<'_> {
         self.kept_bytes += decoder.bytes();
         added.on_devices = Some((self.known + self.columns.len(), decoder));
         self.columns.push(RangeJoinColumn {
-            values: chunks_of_columns(encoded)?,
+            values: KeyColumn::together(encoded.into_iter().map(|e| e.column).collect())?,
             min,
             max,
             counts: needs_counts,
@@ -291,10 +286,7 @@ impl ColumnsBuilder<'_> {
         self.memory.try_grow(chunks.rows() * size_of::<u32>())?;
         let encoded = chunks.arrays.iter().map(|array| {
             let zeros = UInt32Array::new(vec![0; array.len()].into(), array.logical_nulls());
-            let chunk = Chunks {
-                arrays: vec![Arc::new(zeros)],
-                owned_elsewhere: true,
-            };
+            let chunk = Chunks::borrowed(vec![Arc::new(zeros)]);
             encode(&chunk, &DataType::UInt32, Extreme::Min)
         });
         encoded.collect()
@@ -316,24 +308,4 @@ fn has_values_as_keys(data_type: &DataType) -> bool {
     let is_plain = !matches!(data_type, DataType::Dictionary(..));
     let layout = key_layout(data_type);
     is_plain && layout.is_some_and(|layout| !matches!(layout, KeyLayout::Rank | KeyLayout::AllNull))
-}
-
-/// Encoded chunks as devices get them.
-fn chunks_of_columns(encoded: Vec<Encoded>) -> Result<ColumnChunks> {
-    fn all<K>(
-        encoded: Vec<Encoded>,
-        of_width: fn(KeyColumn) -> Option<Column<K>>,
-    ) -> Result<Vec<Column<K>>> {
-        let columns = encoded.into_iter().map(|encoded| of_width(encoded.column));
-        let columns: Option<Vec<_>> = columns.collect();
-        match columns {
-            Some(columns) => Ok(columns),
-            None => internal_err!("a column has keys of different widths"),
-        }
-    }
-    Ok(match encoded.first().map(|encoded| &encoded.column) {
-        None | Some(KeyColumn::W32(_)) => ColumnChunks::W32(all(encoded, KeyColumn::into_32)?),
-        Some(KeyColumn::W64(_)) => ColumnChunks::W64(all(encoded, KeyColumn::into_64)?),
-        Some(KeyColumn::W128(_)) => ColumnChunks::W128(all(encoded, KeyColumn::into_128)?),
-    })
 }

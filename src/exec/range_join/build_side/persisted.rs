@@ -201,10 +201,7 @@ fn prepare(
     // Rows that can match nothing have positions only where single rows are taken.
     let len = side.rows.len();
     let column = CollectedColumn {
-        chunks: Chunks {
-            arrays: vec![values.slice(0, len)],
-            owned_elsewhere: true,
-        },
+        chunks: Chunks::borrowed(vec![values.slice(0, len)]),
         data_type: values.data_type().clone(),
         memory: Arc::clone(&memory),
     };

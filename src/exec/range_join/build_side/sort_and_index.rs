@@ -207,10 +207,7 @@ impl SortAndIndex {
     ) -> Result<Vec<CollectedColumn>> {
         let columns = chunks.into_iter().zip(self.columns.values(types));
         let columns = columns.map(|(arrays, data_type)| {
-            let chunks = Chunks {
-                arrays,
-                owned_elsewhere: true,
-            };
+            let chunks = Chunks::borrowed(arrays);
             let memory = split_off(memory, chunks.bytes());
             memory.try_resize(chunks.bytes())?;
             Ok(CollectedColumn {
