@@ -13,6 +13,7 @@ use crate::common::errors::engine_error;
 use crate::common::ordered_type::key_bytes;
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
+use crate::index::any_width::{AnyWidth, with_width};
 use crate::index::best_positions::{CountedRanges, counted_ranges};
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
@@ -27,29 +28,14 @@ use rmq_engine::{
 /// An engine's index, and the decoder of its keys.
 #[derive(Debug)]
 pub(crate) struct KeyIndex {
-    index: AnyWidth,
+    index: AnyIndex,
     decoder: Decoder,
     /// Bytes of keys that were copied for it, 0 if the engine refers to the column or has a copy of its own.
     copied_bytes: usize,
 }
 
-#[derive(Debug)]
-enum AnyWidth {
-    W32(Arc<dyn RangeIndex<u32>>),
-    W64(Arc<dyn RangeIndex<u64>>),
-    W128(Arc<dyn RangeIndex<u128>>),
-}
-
-/// Runs `$body` with `$index` bound to the index, whatever its key width.
-macro_rules! with_index {
-    ($any:expr, $index:ident => $body:expr) => {
-        match $any {
-            AnyWidth::W32($index) => $body,
-            AnyWidth::W64($index) => $body,
-            AnyWidth::W128($index) => $body,
-        }
-    };
-}
+type AnyIndex =
+    AnyWidth<Arc<dyn RangeIndex<u32>>, Arc<dyn RangeIndex<u64>>, Arc<dyn RangeIndex<u128>>>;
 
 /// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns an engine's result.
 macro_rules! with_keys {
@@ -191,7 +177,7 @@ impl KeyIndex {
     pub(crate) fn of_parts(parts: &[&Self]) -> Result<Self> {
         fn joined<K: Key>(
             parts: &[&KeyIndex],
-            of_width: impl Fn(&AnyWidth) -> Option<&Arc<dyn RangeIndex<K>>>,
+            of_width: impl Fn(&AnyIndex) -> Option<&Arc<dyn RangeIndex<K>>>,
         ) -> Result<Arc<dyn RangeIndex<K>>> {
             let indexes = parts
                 .iter()
@@ -374,7 +360,7 @@ impl KeyIndex {
         out: &mut RowList,
     ) -> Result<()> {
         let (left, right) = (ranges.left(), ranges.right());
-        with_index!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
+        with_width!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
             .map_err(engine_error)
     }
 
@@ -455,12 +441,12 @@ impl KeyIndex {
 
     /// Number of rows, NULLs included.
     pub(crate) fn rows(&self) -> usize {
-        with_index!(&self.index, index => index.len())
+        with_width!(&self.index, index => index.len())
     }
 
     /// Bytes of the index without the column.
     pub(crate) fn index_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.index_bytes())
+        with_width!(&self.index, index => index.index_bytes())
     }
 
     /// Bytes of host memory: of the index and of copies of the column.
@@ -470,7 +456,7 @@ impl KeyIndex {
 
     /// Bytes of host memory: of the index, and of the column if the engine copied it.
     fn engine_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.memory_bytes())
+        with_width!(&self.index, index => index.memory_bytes())
     }
 
     /// Whether it refers to the memory of the column that it was built of.
@@ -481,7 +467,7 @@ impl KeyIndex {
 
     /// Bytes of each device that stores the index.
     pub(crate) fn device_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.device_bytes())
+        with_width!(&self.index, index => index.device_bytes())
     }
 
     pub(crate) fn decoder(&self) -> &Decoder {

@@ -20,6 +20,7 @@ use crate::common::errors::engine_error;
 use crate::common::ordered_type::{
     KeyLayout, KeyWidth, NativeOrder, key_bytes, key_layout, value_type,
 };
+use crate::index::any_width::{AnyWidth, map_width, with_width};
 use crate::index::decoder::Decoder;
 use crate::index::narrow_keys::{day_time_key, month_day_nano_key, widen};
 use crate::index::rank::rank;
@@ -91,12 +92,7 @@ impl Chunks {
 }
 
 /// The keys of a column, in the width that its type needs.
-#[derive(Debug, Clone)]
-pub(crate) enum KeyColumn {
-    W32(Column<u32>),
-    W64(Column<u64>),
-    W128(Column<u128>),
-}
+pub(crate) type KeyColumn = AnyWidth<Column<u32>, Column<u64>, Column<u128>>;
 
 impl KeyColumn {
     /// Puts columns together, one after another.
@@ -132,11 +128,7 @@ impl KeyColumn {
 
     /// The same values with keys whose minimum is the `extreme` of those of this column.
     pub(crate) fn directed(&self, extreme: Extreme) -> Self {
-        match self {
-            Self::W32(column) => Self::W32(column.directed(extreme)),
-            Self::W64(column) => Self::W64(column.directed(extreme)),
-            Self::W128(column) => Self::W128(column.directed(extreme)),
-        }
+        map_width!(self, column => column.directed(extreme))
     }
 
     /// The number and the width of the keys.
@@ -148,20 +140,12 @@ impl KeyColumn {
                 nulls: column.validity().is_some(),
             }
         }
-        match self {
-            Self::W32(column) => column_size(column),
-            Self::W64(column) => column_size(column),
-            Self::W128(column) => column_size(column),
-        }
+        with_width!(self, column => column_size(column))
     }
 
     /// Bytes of the keys, whether owned or borrowed.
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::W32(column) => size_of_val(column.bits()),
-            Self::W64(column) => size_of_val(column.bits()),
-            Self::W128(column) => size_of_val(column.bits()),
-        }
+        with_width!(self, column => size_of_val(column.bits()))
     }
 }
 
@@ -191,11 +175,7 @@ impl Encoded {
             };
             (Buffer::from(Bytes::from_owner(bits)), nulls)
         }
-        let (values, nulls) = match &self.column {
-            KeyColumn::W32(column) => parts(column),
-            KeyColumn::W64(column) => parts(column),
-            KeyColumn::W128(column) => parts(column),
-        };
+        let (values, nulls) = with_width!(&self.column, column => parts(column));
         self.decoder.array(values, nulls)
     }
 }

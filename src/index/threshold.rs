@@ -17,8 +17,9 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
 
 use crate::common::ordered_type::{is_ranked, value_type};
 use crate::common::row_number::row_number;
+use crate::index::any_width::{AnyWidth, map_width};
 use crate::index::nearest_value::{Rounding, Unit, convert};
-use crate::index::sort_keys::{Chunks, KeyColumn, encode};
+use crate::index::sort_keys::{Chunks, encode};
 use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
 /// How rows are compared with a threshold.
@@ -67,12 +68,7 @@ pub(crate) struct ThresholdKeys {
 }
 
 /// Keys of any width.
-#[derive(Debug)]
-pub(crate) enum AnyKeys {
-    W32(Vec<u32>),
-    W64(Vec<u64>),
-    W128(Vec<u128>),
-}
+pub(crate) type AnyKeys = AnyWidth<Vec<u32>, Vec<u64>, Vec<u128>>;
 
 /// Checks that values of a column can be compared exactly with a threshold.
 ///
@@ -147,30 +143,17 @@ pub(crate) fn threshold_keys(
     }
     let chunks = Chunks::borrowed(vec![converted.values]);
     let encoded = encode(&chunks, column, test.extreme)?;
-    let valid = chunks.arrays[0].logical_nulls();
-    let (keys, valid) = match encoded.column {
-        KeyColumn::W32(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W32(keys), valid)
-        }
-        KeyColumn::W64(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W64(keys), valid)
-        }
-        KeyColumn::W128(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W128(keys), valid)
-        }
-    };
+    let mut valid = chunks.arrays[0].logical_nulls();
+    let keys = map_width!(encoded.column, column => keys(&column, &mut valid, is_strict));
     Ok(ThresholdKeys { keys, valid })
 }
 
-/// The keys of a column; where `is_strict`, the next smaller key.
+/// The keys of a column; where `is_strict`, the next smaller key. Removes rows for which there is none from `valid`.
 fn keys<K: Key>(
     column: &Column<K>,
-    valid: Option<NullBuffer>,
+    valid: &mut Option<NullBuffer>,
     is_strict: impl Fn(usize) -> bool,
-) -> (Vec<K>, Option<NullBuffer>) {
+) -> Vec<K> {
     let encoding = column.encoding();
     let mut missing = vec![];
     let keys = column.bits().iter().enumerate().map(|(row, bits)| {
@@ -184,15 +167,14 @@ fn keys<K: Key>(
         })
     });
     let keys: Vec<K> = keys.collect();
-    if missing.is_empty() {
-        return (keys, valid);
+    if !missing.is_empty() {
+        let mut found = vec![true; keys.len()];
+        for row in missing {
+            found[row] = false;
+        }
+        *valid = NullBuffer::union(valid.as_ref(), Some(&NullBuffer::from(found)));
     }
-    let mut found = vec![true; keys.len()];
-    for row in missing {
-        found[row] = false;
-    }
-    let valid = NullBuffer::union(valid.as_ref(), Some(&NullBuffer::from(found)));
-    (keys, valid)
+    keys
 }
 
 /// The keys of thresholds of a ranked column, from the ranks of their neighbours among the distinct values.
@@ -250,6 +232,7 @@ mod tests {
     use arrow::datatypes::{Float64Type, TimeUnit};
 
     use super::*;
+    use crate::index::sort_keys::KeyColumn;
 
     fn test(extreme: Extreme, strict: bool) -> ThresholdTest {
         ThresholdTest {

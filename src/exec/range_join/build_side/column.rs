@@ -172,6 +172,7 @@ impl ColumnPreparer<'_> {
     ) -> Result<PreparedColumn> {
         let mut prepared = PreparedColumn::default();
         let needs_values = needs.contains(Structure::Values);
+        let needs_array = needs.contains(Structure::Array);
         let needs_sums = needs.contains(Structure::Sums);
         let indexes = needs.iter().filter_map(|needed| match needed {
             Structure::Index { extreme, positions } => Some((extreme, positions)),
@@ -187,25 +188,32 @@ impl ColumnPreparer<'_> {
             counts = Some((built, memory));
         }
         // One copy, sorted, serves all that is built of the column.
-        let from_values = needs_sums || needs_values;
-        let sorted = if !indexes.is_empty() || from_values && is_borrowed(&column.data_type) {
-            Some(self.sort_column(&column, needs_values)?)
+        let keys_are_values = is_borrowed(&column.data_type);
+        let takes_values = needs_sums || needs_values;
+        let sorted = if !indexes.is_empty() || takes_values && keys_are_values {
+            Some(self.sort_column(&column, needs_values || needs_array)?)
         } else {
             None
         };
         let arrays: Option<SortedArrays> = match &sorted {
-            Some(sorted) if from_values => {
+            Some(sorted) if keys_are_values && (takes_values || needs_array) => {
                 let arrays = sorted.arrays()?;
                 arrays.map(|arrays| (arrays, Arc::clone(&sorted.memory)))
             }
             _ => None,
         };
+        let whole = match &arrays {
+            Some((arrays, memory)) if let [array] = arrays.as_slice() => {
+                Some((Arc::clone(array), Arc::clone(memory)))
+            }
+            _ => None,
+        };
         if needs_values {
-            let (values, memory) = match &arrays {
-                Some((arrays, memory)) if let [array] = arrays.as_slice() => {
+            let (values, memory) = match &whole {
+                Some((array, memory)) => {
                     (Values::by_position(Arc::clone(array)), Arc::clone(memory))
                 }
-                _ => self.values(&column)?,
+                None => self.values(&column)?,
             };
             let values = Built::Values(Arc::new(values));
             prepared.push(Structure::Values, values, vec![memory]);
@@ -218,9 +226,12 @@ impl ColumnPreparer<'_> {
             let (sums, memory) = self.sums(&column, counts, arrays)?;
             prepared.push(Structure::Sums, Built::Sums(sums), memory);
         }
-        if needs.contains(Structure::Array) {
+        if needs_array {
             self.waiting.check()?;
-            let (array, memory) = self.sorted_array(&column)?;
+            let (array, memory) = match whole {
+                Some(whole) => whole,
+                None => self.sorted_array(&column)?,
+            };
             prepared.push(Structure::Array, Built::Array(array), vec![memory]);
         }
         if needs.contains(Structure::Rows) {
