@@ -42,8 +42,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
+use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::kept_side::{
     KeptSegment, KeptSide, RowsKey, Segment, SegmentedRows, Value,
 };
@@ -201,7 +202,7 @@ impl BuildSideKeeper {
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
-    pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, ColumnNeeds)> {
+    pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, Structures)> {
         missing_in(&kept.prepared(&self.values), &self.columns)
     }
 
@@ -243,7 +244,7 @@ impl BuildSideKeeper {
         }
         let row_order = kept.row_order(indexer, &prepared)?;
         let rows = self.columns.row_columns.iter();
-        let rows = rows.filter_map(|i| prepared.get(*i)?.rows.clone());
+        let rows = rows.filter_map(|i| prepared.get(*i)?.rows().cloned());
         let threshold = match &self.threshold {
             Some(compared) => kept.threshold_index(compared, rows.collect(), indexer.threads),
             None => Arc::new(ThresholdIndex::new(indexer.threads)),
@@ -447,14 +448,10 @@ impl BuildSideKeeper {
 pub(super) fn missing_in(
     prepared: &[PreparedColumn],
     columns: &BuildColumns,
-) -> Vec<(usize, ColumnNeeds)> {
-    let missing = prepared.iter().enumerate().map(|(i, prepared)| {
-        let needs = ColumnNeeds::of_column(columns, i);
-        (i, needs.without(prepared))
-    });
-    missing
-        .filter(|(_, needs)| *needs != ColumnNeeds::default())
-        .collect()
+) -> Vec<(usize, Structures)> {
+    let missing = prepared.iter().enumerate();
+    let missing = missing.map(|(i, prepared)| (i, prepared.missing(&columns.structures(i))));
+    missing.filter(|(_, needs)| !needs.is_empty()).collect()
 }
 
 /// The same plan, in the same order each time if that can be had; `None` if it can't be compared with others.

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use datafusion::common::{Result, internal_err};
 
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
-use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
 use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Value};
@@ -38,17 +38,17 @@ impl KnownValues {
     }
 
     /// The values of a join, as indexes among those of the side; `None` if devices lack something of what it `needs`.
-    fn find(&self, values: &[Value], needs: &[DeviceNeeds]) -> Option<Vec<usize>> {
+    fn find(&self, values: &[Value], needs: &[Structures]) -> Option<Vec<usize>> {
         let values = values.iter().zip(needs);
         let values = values.map(|(value, needs)| {
             let mut known = self.values.iter().zip(self.side.values());
-            known.position(|(known, column)| known.is(value) && needs.are_met_by(column.built))
+            known.position(|(known, column)| known.is(value) && needs.are_among(&column.built))
         });
         values.collect()
     }
 
     /// What has to be added for a join that needs these values.
-    fn missing(&self, values: &[Value], needs: &[DeviceNeeds]) -> MissingValues {
+    fn missing(&self, values: &[Value], needs: &[Structures]) -> MissingValues {
         let is_whole = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
         let kept = (0..self.values.len()).filter(|i| is_whole(&self.values[*i]));
         let mut kept: Vec<usize> = kept.collect();
@@ -57,12 +57,12 @@ impl KnownValues {
             let mut known = self.values.iter().zip(self.side.values()).enumerate();
             let known = known.find(|(_, (known, _))| known.is(value));
             let Some((known, (_, column))) = known else {
-                added.push((i, *needs));
+                added.push((i, needs.clone()));
                 continue;
             };
-            if !needs.are_met_by(column.built) {
+            if !needs.are_among(&column.built) {
                 kept.retain(|kept| *kept != known);
-                added.push((i, needs.with(column.built)));
+                added.push((i, needs.iter().chain(column.built.iter()).collect()));
             }
         }
         MissingValues { added, kept }
@@ -108,7 +108,8 @@ impl KeptSegment for DeviceSegment {
 
     fn has_all_of(&self, other: &Self) -> bool {
         let other = other.known();
-        let needs: Vec<DeviceNeeds> = other.side.values().map(|column| column.built).collect();
+        let needs = other.side.values().map(|column| column.built.clone());
+        let needs: Vec<Structures> = needs.collect();
         self.lock().find(&other.values, &needs).is_some()
     }
 
@@ -140,16 +141,17 @@ impl BuildSideKeeper {
     /// The rows, if devices have them in one segment: with all values that the join needs, or those to which they can
     /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
-        let needs = self.device_needs().ok()?;
+        let needs = self.needs();
         let may_add = self.is_in_order() && self.keeps;
         self.find_if(|kept, segment: &DeviceSegment| {
             may_find(kept, segment, may_add, (&self.values, &needs))
         })
     }
 
-    /// What devices need of each value.
-    fn device_needs(&self) -> Result<Vec<DeviceNeeds>> {
-        Ok(DeviceNeeds::of_columns(&self.columns, &self.types()?))
+    /// The structures that the join needs of each value.
+    fn needs(&self) -> Vec<Structures> {
+        let values = 0..self.values.len();
+        values.map(|i| self.columns.structures(i)).collect()
     }
 
     /// What devices have of a segment, and the values of the join, as indexes among those of its side. Those that are
@@ -163,7 +165,7 @@ impl BuildSideKeeper {
         builder: DeviceBuilder,
         read: impl AsyncFnOnce() -> Result<Option<CollectedRows>>,
     ) -> Result<Option<(Arc<DeviceSide>, Vec<usize>)>> {
-        let (known, needs) = (segment.known(), self.device_needs()?);
+        let (known, needs) = (segment.known(), self.needs());
         if let Some(values) = known.find(&self.values, &needs) {
             return Ok(Some((known.side, values)));
         }
@@ -203,7 +205,7 @@ pub(super) fn may_find(
     kept: &KeptSide<DeviceSegment>,
     segment: &DeviceSegment,
     may_add: bool,
-    (values, needs): (&[Value], &[DeviceNeeds]),
+    (values, needs): (&[Value], &[Structures]),
 ) -> bool {
     may_add && kept.is_in_order || segment.known().find(values, needs).is_some()
 }

@@ -187,9 +187,7 @@ impl Parts {
         });
         let values = &self.values;
         let is_kept = |rows: &Arc<Values>| {
-            let mut kept = values
-                .iter()
-                .filter_map(|(_, prepared)| prepared.rows.as_ref());
+            let mut kept = values.iter().filter_map(|(_, prepared)| prepared.rows());
             kept.any(|kept| Arc::ptr_eq(kept, rows))
         };
         self.orders.retain(|order| is_kept(order.keys()));

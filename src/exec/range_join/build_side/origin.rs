@@ -13,8 +13,8 @@ use datafusion::physical_plan::metrics::MetricsSet;
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::plan_key::ScanPlan;
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
 use crate::exec::range_join::build_side::kept::{in_order, missing_in, over_scan};
 use crate::exec::range_join::build_side::kept_on_devices::{DeviceSegment, may_find};
 use crate::exec::range_join::build_side::kept_segments::WantedRows;
@@ -109,12 +109,7 @@ fn is_kept(
     let needs_order = columns.row_order_matters();
     let segments = WantedRows::of(&scanned, &key, &version, needs_order, true);
     let segments = segments.filter(|_| merges_segments);
-    let schema = columns.schema(&plan.schema()).ok()?;
-    let types = schema
-        .fields()
-        .iter()
-        .map(|field| field.data_type().clone());
-    let needs = DeviceNeeds::of_columns(columns, &types.collect::<Vec<_>>());
+    let needs: Vec<Structures> = (0..values.len()).map(|i| columns.structures(i)).collect();
     Some(catalog.has_rows(|rows, known| {
         let is_same = || known.matches_planned(&version);
         if let Some(kept) = KeptSide::<DeviceSegment>::of(rows) {
