@@ -24,6 +24,7 @@ mod lazy_index;
 mod memberships;
 mod nearest;
 mod never_stale;
+mod order_statistics;
 mod overlaps;
 mod parameters;
 mod partitioned;

@@ -7,7 +7,9 @@
 use arrow::compute::SortOptions;
 use rmq_engine::{Extreme, RangeEnd};
 
+use crate::exec::range_join::order_statistic::OrderStatistic;
 use crate::index::threshold::ThresholdTest;
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
 
 /// A structure that is built of a value column. All aggregates of the column share it.
@@ -21,6 +23,8 @@ pub(crate) enum Structure {
     Values,
     /// The values in sorted order as one array, of which accumulators read slices.
     Array,
+    /// The order statistics of the array.
+    OrderStatistics,
     /// The values in sorted order, and after them those of rows that match nothing, for rows that are returned.
     Rows,
     /// The index that finds the extreme of a range, and its position if `positions`.
@@ -130,8 +134,13 @@ pub(crate) enum Decider {
 }
 
 impl AggregateEntry {
-    /// The entry of an aggregate with this many arguments.
-    pub(crate) fn new(function: AggregateKind, arguments: usize) -> Self {
+    /// The entry of an aggregate with this many arguments. `call` is the function that an accumulator computes, if one
+    /// does.
+    pub(crate) fn new(
+        function: AggregateKind,
+        arguments: usize,
+        call: Option<&AccumulatorCall>,
+    ) -> Self {
         let on_devices = |needs: &[(usize, Structure)], merge| Self {
             needs: needs.to_vec(),
             merge,
@@ -189,7 +198,10 @@ impl AggregateEntry {
             },
             AggregateKind::Accumulate => {
                 let needs = (0..arguments).map(|argument| (argument, Structure::Array));
-                let needs: Vec<_> = needs.collect();
+                let mut needs: Vec<_> = needs.collect();
+                if call.and_then(OrderStatistic::of_call).is_some() {
+                    needs.push((0, Structure::OrderStatistics));
+                }
                 Self {
                     reads_rows: true,
                     ..on_cpu(&needs, PartsMerge::Accumulators)

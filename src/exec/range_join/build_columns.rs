@@ -61,7 +61,7 @@ pub(crate) struct ValueAggregate {
 impl ValueAggregate {
     /// Its entry in the table of aggregates.
     pub(crate) fn entry(&self) -> AggregateEntry {
-        AggregateEntry::new(self.function, self.arguments.len())
+        AggregateEntry::new(self.function, self.arguments.len(), self.call.as_deref())
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn argument_types(
 
 /// The name of an aggregate over arguments of these types that devices can't compute.
 fn lacking(aggregate: &RangeAggregate<PhysicalExprRef>, arguments: &[DataType]) -> Option<String> {
-    let entry = AggregateEntry::new(aggregate.function, arguments.len());
+    let entry = AggregateEntry::new(aggregate.function, arguments.len(), None);
     let can_build = |(argument, structure): &(usize, Structure)| {
         let data_type = arguments.get(*argument);
         data_type.is_some_and(|data_type| is_on_devices(*structure, data_type))
@@ -69,7 +69,7 @@ fn is_on_devices(structure: Structure, data_type: &DataType) -> bool {
         Structure::Counts | Structure::Values => true,
         Structure::Sums => addends(data_type).is_some(),
         Structure::Index { .. } => key_layout(data_type).is_some(),
-        Structure::Array | Structure::Rows => false,
+        Structure::Array | Structure::OrderStatistics | Structure::Rows => false,
     }
 }
 

@@ -215,7 +215,7 @@ impl DeviceWork {
         let (mut indexed, mut widest) = (None, MIN_KEY_BYTES);
         for aggregate in &spec.aggregates {
             let types = argument_types(aggregate, schema)?;
-            let entry = AggregateEntry::new(aggregate.function, types.len());
+            let entry = AggregateEntry::new(aggregate.function, types.len(), None);
             let searched = entry.searched().and_then(|argument| types.get(argument));
             indexed = indexed.max(searched.map(key_bytes));
             widest = widest.max(types.first().map_or(MIN_KEY_BYTES, key_bytes));

@@ -5,7 +5,8 @@
 //! for an ORDER BY in another order than that of the range key. ORDER BY is resolved once for all rows, to the rank of
 //! each row.
 //!
-//! This takes O(rows of the ranges), except that consecutive equal ranges are computed once.
+//! This takes O(rows of the ranges), except that consecutive equal ranges are computed once, and that medians,
+//! percentiles and numbers of distinct values come from `order_statistics` once that pays.
 
 use std::sync::Arc;
 
@@ -20,7 +21,9 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
+use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::states::StateFunction;
+use crate::exec::range_join::order_statistic::OrderStatistic;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::sorted::id_table::number;
 
@@ -36,6 +39,8 @@ pub(crate) struct RangeAccumulator {
     states: Option<StateFunction>,
     /// The arguments of the function that are no literals, in sorted order.
     columns: Vec<ArrayRef>,
+    /// What answers ranges without reading their rows, if there is such a thing.
+    statistics: Option<(OrderStatistic, Arc<OrderStatistics>)>,
     /// The expressions of ORDER BY, if the accumulator takes them as further arguments.
     order_columns: Vec<ArrayRef>,
     /// The rank of each row by ORDER BY.
@@ -49,10 +54,12 @@ pub(crate) struct RangeAccumulator {
 }
 
 impl RangeAccumulator {
-    /// The aggregate over sorted columns, one for each argument of the call.
+    /// The aggregate over sorted columns, one for each argument of the call, and the order statistics of the first one
+    /// if the aggregate is one of them.
     pub(crate) fn try_new(
         call: &Arc<AccumulatorCall>,
         mut columns: Vec<ArrayRef>,
+        statistics: Option<Arc<OrderStatistics>>,
         memory: MemoryReservation,
     ) -> Result<Self> {
         let types = columns.iter().map(|c| c.data_type().clone());
@@ -83,6 +90,7 @@ impl RangeAccumulator {
             order_columns.clear();
         }
         Ok(Self {
+            statistics: OrderStatistic::of_call(call).zip(statistics),
             call: Arc::clone(call),
             function,
             states,
@@ -103,6 +111,11 @@ impl RangeAccumulator {
     ) -> Result<ArrayRef> {
         if let Some(states) = &self.states {
             return self.states(states, ranges, check);
+        }
+        if let Some((statistic, statistics)) = &self.statistics
+            && let Some(answers) = statistics.answer(*statistic, ranges, check)?
+        {
+            return Ok(answers);
         }
         let memory = self.memory.new_empty();
         let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());

@@ -63,7 +63,16 @@ impl AggregateEvaluator {
                     Built::Array(array) => Some(Arc::clone(array)),
                     _ => None,
                 });
-            let accumulator = RangeAccumulator::try_new(call, arrays.collect(), memory.new_empty());
+            let statistics = evaluator
+                .structures
+                .iter()
+                .find_map(|(_, built)| match built {
+                    Built::OrderStatistics(statistics) => Some(Arc::clone(statistics)),
+                    _ => None,
+                });
+            let arrays = arrays.collect();
+            let accumulator =
+                RangeAccumulator::try_new(call, arrays, statistics, memory.new_empty());
             evaluator.accumulator = Some(Box::new(accumulator?));
         }
         Ok(evaluator)

@@ -13,6 +13,7 @@ use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
+use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::sorted_values::sorted_values;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -42,6 +43,7 @@ pub(crate) enum Built {
     /// Of [`Structure::Values`] and [`Structure::Rows`].
     Values(Arc<Values>),
     Array(ArrayRef),
+    OrderStatistics(Arc<OrderStatistics>),
     Index(Arc<ValueIndex>),
 }
 
@@ -50,7 +52,7 @@ pub(crate) enum Built {
 struct BuiltStructure {
     structure: Structure,
     built: Built,
-    /// Of an index, none: it registers its own.
+    /// Of an index and of order statistics, none of what these build: they register their own.
     memory: Vec<Arc<MemoryReservation>>,
 }
 
@@ -108,18 +110,23 @@ impl PreparedColumn {
     pub(crate) fn registered_bytes(&self) -> usize {
         // Several structures may share a sorted copy of the column.
         let mut distinct: Vec<Arc<MemoryReservation>> = vec![];
+        let mut of_statistics = 0;
         for structure in &self.0 {
             let of_index = match &structure.built {
                 Built::Index(index) => index.memory(),
                 _ => vec![],
             };
+            if let Built::OrderStatistics(statistics) = &structure.built {
+                of_statistics += statistics.registered_bytes();
+            }
             for memory in structure.memory.iter().chain(&of_index) {
                 if !distinct.iter().any(|known| Arc::ptr_eq(known, memory)) {
                     distinct.push(Arc::clone(memory));
                 }
             }
         }
-        distinct.iter().map(|memory| memory.size()).sum()
+        let shared = distinct.iter().map(|memory| memory.size());
+        shared.sum::<usize>() + of_statistics
     }
 }
 
@@ -172,7 +179,9 @@ impl ColumnPreparer<'_> {
     ) -> Result<PreparedColumn> {
         let mut prepared = PreparedColumn::default();
         let needs_values = needs.contains(Structure::Values);
-        let needs_array = needs.contains(Structure::Array);
+        // Order statistics are those of the array.
+        let mut arrays = [Structure::Array, Structure::OrderStatistics].into_iter();
+        let needs_array = arrays.any(|needed| needs.contains(needed));
         let needs_sums = needs.contains(Structure::Sums);
         let indexes = needs.iter().filter_map(|needed| match needed {
             Structure::Index { extreme, positions } => Some((extreme, positions)),
@@ -232,6 +241,17 @@ impl ColumnPreparer<'_> {
                 Some(whole) => whole,
                 None => self.sorted_array(&column)?,
             };
+            if needs.contains(Structure::OrderStatistics) {
+                let statistics = OrderStatistics::new(
+                    Arc::clone(&array),
+                    self.workers.threads(),
+                    memory.new_empty(),
+                    self.metrics.clone(),
+                );
+                let statistics = Built::OrderStatistics(Arc::new(statistics));
+                let memory = vec![Arc::clone(&memory)];
+                prepared.push(Structure::OrderStatistics, statistics, memory);
+            }
             prepared.push(Structure::Array, Built::Array(array), vec![memory]);
         }
         if needs.contains(Structure::Rows) {

@@ -20,6 +20,7 @@ pub(crate) mod kept_segments;
 pub(crate) mod kept_side;
 pub(crate) mod matched_rows;
 pub(crate) mod on_demand;
+pub(crate) mod order_statistics;
 pub(crate) mod origin;
 pub(crate) mod persisted;
 pub(crate) mod row_order;

@@ -1,7 +1,5 @@
 //! The build: for each level from the highest bit on, the rows are partitioned by that bit, on all threads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::wavelet_matrix::bits::{Block, POSITIONS, block, blocks};
 use crate::error::EngineError;
@@ -21,7 +19,7 @@ pub(super) fn build_levels(
     ranks: &[u32],
     bits: u32,
     threads: usize,
-    stop: &AtomicBool,
+    stops: &dyn Fn() -> bool,
 ) -> Result<Levels, EngineError> {
     let rows = ranks.len();
     let per_level = blocks(rows);
@@ -35,7 +33,7 @@ pub(super) fn build_levels(
         .max(POSITIONS);
     let (mut from, mut to) = (HugePageBuf::zeroed(0)?, HugePageBuf::zeroed(rows)?);
     for (level, blocks) in levels.chunks_exact_mut(per_level).enumerate() {
-        if stop.load(Ordering::Relaxed) {
+        if stops() {
             return Err(EngineError::Stopped);
         }
         let bit = bits - 1 - level as u32;

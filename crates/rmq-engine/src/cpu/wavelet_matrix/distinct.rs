@@ -5,12 +5,11 @@
 /// as many ranks are distinct as rows have such a number below `start + 1`:
 ///
 /// ```
-/// use std::sync::atomic::AtomicBool;
 /// use rmq_engine::cpu::{WaveletMatrix, previous_rows};
 ///
 /// let previous = previous_rows(&[3, 0, 3, 3, 0], 4);
 /// assert_eq!(previous, [0, 0, 1, 3, 2]);
-/// let matrix = WaveletMatrix::build(&previous, 6, 1, &AtomicBool::new(false))?;
+/// let matrix = WaveletMatrix::build(&previous, 6, 1, &|| false)?;
 /// let (starts, ends, mut distinct) = ([0, 2], [5, 4], [0; 2]);
 /// matrix.count_below(&starts, &ends, &starts.map(|start| start as u32 + 1), &mut distinct)?;
 /// assert_eq!(distinct, [2, 1]);

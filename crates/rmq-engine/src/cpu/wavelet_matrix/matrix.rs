@@ -1,7 +1,5 @@
 //! The matrix and its queries.
 
-use std::sync::atomic::AtomicBool;
-
 use crate::cpu::simd::prefetch::prefetch;
 use crate::cpu::wavelet_matrix::bits::{Block, address, blocks, ones_before};
 use crate::cpu::wavelet_matrix::build::{Levels, build_levels};
@@ -16,11 +14,10 @@ const TILE: usize = 32;
 /// Ranges are half-open, `starts[i]..ends[i]`, clipped to the rows; one whose start is not below its end is empty.
 ///
 /// ```
-/// use std::sync::atomic::AtomicBool;
 /// use rmq_engine::cpu::WaveletMatrix;
 ///
 /// let ranks = [3, 0, 2, 0, 1, 3];
-/// let matrix = WaveletMatrix::build(&ranks, 4, 1, &AtomicBool::new(false))?;
+/// let matrix = WaveletMatrix::build(&ranks, 4, 1, &|| false)?;
 /// let (mut below, mut medians) = ([0; 2], [0; 2]);
 /// matrix.count_below(&[0, 2], &[6, 5], &[2, 1], &mut below)?;
 /// matrix.nth_smallest(&[0, 2], &[6, 5], &[2, 1], &mut medians)?;
@@ -53,12 +50,13 @@ impl WaveletMatrix {
     ///
     /// # Errors
     /// [`EngineError::Invalid`] if a rank is not below `distinct`, [`EngineError::TooLong`] for 2^32 rows or more,
-    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], and [`EngineError::Stopped`] soon after `stop` is set.
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], and [`EngineError::Stopped`] once `stops`
+    /// returns true, which is asked before each level.
     pub fn build(
         ranks: &[u32],
         distinct: u32,
         threads: usize,
-        stop: &AtomicBool,
+        stops: &dyn Fn() -> bool,
     ) -> Result<Self, EngineError> {
         let too_long = EngineError::TooLong { rows: ranks.len() };
         let rows = u32::try_from(ranks.len()).map_err(|_| too_long)?;
@@ -67,7 +65,7 @@ impl WaveletMatrix {
                 "a rank is {rank}: ranks of {distinct} distinct values are below {distinct}"
             )));
         }
-        let levels = build_levels(ranks, bits(distinct), threads, stop)?;
+        let levels = build_levels(ranks, bits(distinct), threads, stops)?;
         Ok(Self { rows, levels })
     }
 
@@ -269,8 +267,7 @@ mod tests {
     use crate::cpu::wavelet_matrix::previous_rows;
 
     fn build(ranks: &[u32], distinct: u32, threads: usize) -> WaveletMatrix {
-        let stop = AtomicBool::new(false);
-        WaveletMatrix::build(ranks, distinct, threads, &stop).expect("memory")
+        WaveletMatrix::build(ranks, distinct, threads, &|| false).expect("memory")
     }
 
     /// Ranges of `rows` rows, some of them empty, reversed or beyond the rows.
@@ -369,8 +366,7 @@ mod tests {
 
     #[test]
     fn bad_input_is_an_error() {
-        let stop = AtomicBool::new(false);
-        let error = WaveletMatrix::build(&[0, 4], 4, 1, &stop).expect_err("a rank of 4");
+        let error = WaveletMatrix::build(&[0, 4], 4, 1, &|| false).expect_err("a rank of 4");
         assert_eq!(
             error.to_string(),
             "a rank is 4: ranks of 4 distinct values are below 4"
@@ -379,8 +375,7 @@ mod tests {
         assert!(matrix.count_below(&[0], &[], &[0], &mut [0]).is_err());
         assert!(matrix.count_below(&[0], &[1], &[], &mut [0]).is_err());
         assert!(matrix.nth_smallest(&[0], &[1], &[0], &mut []).is_err());
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let stopped = WaveletMatrix::build(&[0, 1], 2, 1, &stop);
+        let stopped = WaveletMatrix::build(&[0, 1], 2, 1, &|| true);
         assert_eq!(stopped.err(), Some(EngineError::Stopped));
     }
 }
