@@ -128,6 +128,13 @@ impl BuildMetrics {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);
     }
 
+    /// Records ranges whose rows were not read, as order statistics answered them.
+    pub(crate) fn record_order_statistics(&self, ranges: usize) {
+        summary(&self.set)
+            .counter("order_statistics", 0)
+            .add(ranges);
+    }
+
     /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times
     /// are counted once.
     pub(crate) fn for_rebuild(&self) -> Self {

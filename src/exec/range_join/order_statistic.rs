@@ -36,7 +36,8 @@ impl OrderStatistic {
                 };
                 let is_descending = match call.order_by.as_slice() {
                     [] => false,
-                    [by] if by.argument == 0 => !by.ascending,
+                    // Only its direction matters: it is by the value, or by what was cast to it.
+                    [by] => !by.ascending,
                     _ => return None,
                 };
                 let percentile = if is_descending {
@@ -56,10 +57,9 @@ impl OrderStatistic {
             Self::Median => is_float(data_type) || data_type.is_decimal(),
             Self::Percentile(_) => is_float(data_type),
             Self::CountDistinct => {
-                data_type.is_primitive()
+                data_type.is_primitive() && *data_type != DataType::Float16
                     || data_type.is_string()
                     || data_type.is_binary()
-                    || *data_type == DataType::Boolean
             }
         }
     }

@@ -21,8 +21,9 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
-use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
+use crate::exec::range_join::build_side::order_statistics::{OrderStatistics, Query};
 use crate::exec::range_join::build_side::states::StateFunction;
+use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::OrderStatistic;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::sorted::id_table::number;
@@ -47,6 +48,7 @@ pub(crate) struct RangeAccumulator {
     ranks: Option<Vec<u32>>,
     /// The rows for which FILTER holds.
     filter: Option<BooleanArray>,
+    metrics: BuildMetrics,
     /// An empty reservation in the pool.
     memory: MemoryReservation,
     /// Registers the ranks.
@@ -60,6 +62,7 @@ impl RangeAccumulator {
         call: &Arc<AccumulatorCall>,
         mut columns: Vec<ArrayRef>,
         statistics: Option<Arc<OrderStatistics>>,
+        metrics: &BuildMetrics,
         memory: MemoryReservation,
     ) -> Result<Self> {
         let types = columns.iter().map(|c| c.data_type().clone());
@@ -92,6 +95,7 @@ impl RangeAccumulator {
         Ok(Self {
             statistics: OrderStatistic::of_call(call).zip(statistics),
             call: Arc::clone(call),
+            metrics: metrics.clone(),
             function,
             states,
             columns,
@@ -112,8 +116,12 @@ impl RangeAccumulator {
         if let Some(states) = &self.states {
             return self.states(states, ranges, check);
         }
+        let query = Query {
+            metrics: &self.metrics,
+            check,
+        };
         if let Some((statistic, statistics)) = &self.statistics
-            && let Some(answers) = statistics.answer(*statistic, ranges, check)?
+            && let Some(answers) = statistics.answer(*statistic, ranges, query)?
         {
             return Ok(answers);
         }

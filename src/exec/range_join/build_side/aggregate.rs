@@ -13,6 +13,7 @@ use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::value_index::ValueIndex;
+use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::key_index::KeyIndex;
 use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::range_join::AggregateKind;
@@ -41,6 +42,7 @@ impl AggregateEvaluator {
     pub(crate) fn try_new(
         aggregate: &ValueAggregate,
         columns: &[PreparedColumn],
+        metrics: &BuildMetrics,
         memory: &MemoryReservation,
     ) -> Result<Self> {
         let entry = aggregate.entry();
@@ -72,7 +74,7 @@ impl AggregateEvaluator {
                 });
             let arrays = arrays.collect();
             let accumulator =
-                RangeAccumulator::try_new(call, arrays, statistics, memory.new_empty());
+                RangeAccumulator::try_new(call, arrays, statistics, metrics, memory.new_empty());
             evaluator.accumulator = Some(Box::new(accumulator?));
         }
         Ok(evaluator)

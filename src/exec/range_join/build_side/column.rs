@@ -246,7 +246,6 @@ impl ColumnPreparer<'_> {
                     Arc::clone(&array),
                     self.workers.threads(),
                     memory.new_empty(),
-                    self.metrics.clone(),
                 );
                 let statistics = Built::OrderStatistics(Arc::new(statistics));
                 let memory = vec![Arc::clone(&memory)];

@@ -3,9 +3,8 @@
 //!
 //! A wavelet matrix ([`WaveletMatrix`]) has the ranks of the values in the order of the rows: it counts the rows of a
 //! range below a rank, and finds the rank of the n-th smallest. Distinct values are counted by another one, of each
-//! row's previous row with the same value ([`previous_rows`]). Both are built once the ranges have enough rows for it to
-//! pay; before that, and where memory is short, an accumulator reads the rows. The answers are the same bits: the
-//! arithmetic between two values is that of DataFusion's functions.
+//! row's previous row with the same value ([`previous_rows`]). Both are built once the ranges have enough rows for it
+//! to pay; before that, and where memory is short, an accumulator reads the rows. The answers are the same bits.
 
 use std::sync::Arc;
 
@@ -21,10 +20,13 @@ use rmq_engine::cpu::{WaveletMatrix, previous_rows};
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, rows_between};
+use crate::common::workers::Workers;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::{OrderStatistic, Place, interpolated, middle};
-use crate::index::rank::{Ranked, rank};
+use crate::index::rank::Ranked;
+use crate::sorted::group_sort::SortContext;
+use crate::sorted::value_ranks::rank_values;
 
 /// The mean number of rows of a range from which a matrix takes less than reading the rows.
 const MIN_ROWS: usize = 32;
@@ -40,7 +42,6 @@ pub(crate) struct OrderStatistics {
     threads: usize,
     /// An empty reservation.
     memory: MemoryReservation,
-    metrics: BuildMetrics,
     ranks: OnDemand<Ranks>,
     previous: OnDemand<PreviousRows>,
 }
@@ -62,6 +63,15 @@ struct PreviousRows {
     memory: MemoryReservation,
 }
 
+/// The query that is answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Query<'a> {
+    /// Tell what is built for it.
+    pub(crate) metrics: &'a BuildMetrics,
+    /// Returns an error once it is cancelled.
+    pub(crate) check: &'a dyn Fn() -> Result<()>,
+}
+
 /// Half-open ranges of rows.
 struct Spans {
     starts: Vec<usize>,
@@ -71,17 +81,11 @@ struct Spans {
 impl OrderStatistics {
     /// Of these values of sorted rows. What it builds, on up to `threads` threads, is registered in the pool of
     /// `memory`, an empty reservation.
-    pub(crate) fn new(
-        values: ArrayRef,
-        threads: usize,
-        memory: MemoryReservation,
-        metrics: BuildMetrics,
-    ) -> Self {
+    pub(crate) fn new(values: ArrayRef, threads: usize, memory: MemoryReservation) -> Self {
         Self {
             values,
             threads,
             memory,
-            metrics,
             ranks: OnDemand::default(),
             previous: OnDemand::default(),
         }
@@ -102,55 +106,54 @@ impl OrderStatistics {
         &self,
         statistic: OrderStatistic,
         ranges: &Ranges,
-        check: &dyn Fn() -> Result<()>,
+        query: Query,
     ) -> Result<Option<ArrayRef>> {
         if !statistic.is_known_for(self.values.data_type()) {
             return Ok(None);
         }
         let spans = Spans::try_new(ranges)?;
-        let (rows, searches) = spans.rows();
-        let is_justified = |rows: usize| rows >= MIN_ROWS * searches;
-        // Ranges of few rows don't count, and are answered by what others have justified.
-        let rows = if is_justified(rows) { rows } else { 0 };
+        let rows = spans.rows_to_count();
         let most = READ_TIMES.saturating_mul(self.values.len());
-        if statistic == OrderStatistic::CountDistinct {
+        let check = query.check;
+        let answers = if statistic == OrderStatistic::CountDistinct {
             if !self.previous.is_justified(rows, most) {
                 return Ok(None);
             }
-            self.previous.build(&"index of distinct values", check, || {
-                self.build_previous(check)
-            });
+            let build = || self.build_previous(query);
+            self.previous
+                .build(&"index of distinct values", check, build);
             let previous = self.previous.get();
-            return previous
-                .map(|previous| spans.count_distinct(previous))
-                .transpose();
-        }
-        if !self.ranks.is_justified(rows, most) {
-            return Ok(None);
-        }
-        self.ranks
-            .build(&"index of ranks", check, || self.build_ranks(check));
-        let Some(ranks) = self.ranks.get() else {
-            return Ok(None);
+            previous.map(|previous| spans.count_distinct(previous))
+        } else {
+            if !self.ranks.is_justified(rows, most) {
+                return Ok(None);
+            }
+            let build = || self.build_ranks(query);
+            self.ranks.build(&"index of ranks", check, build);
+            let ranks = self.ranks.get();
+            ranks.map(|ranks| spans.between(ranks, statistic))
         };
-        spans.between(ranks, statistic).map(Some)
+        if answers.is_some() {
+            query.metrics.record_order_statistics(ranges.len());
+        }
+        answers.transpose()
     }
 
     /// The ranks of the values, with room for both matrices and what they are built of.
-    fn ranked(&self, check: &dyn Fn() -> Result<()>) -> Result<(Ranked, MemoryReservation)> {
-        check()?;
+    fn ranked(&self, query: Query) -> Result<(Ranked, MemoryReservation)> {
+        (query.check)()?;
         let rows = self.values.len();
         let memory = self.memory.new_empty();
-        // The order of the rows and their ranks, and the values once more.
-        let values = self
-            .values
-            .get_array_memory_size()
-            .div_ceil(rows.max(1))
-            .max(16)
-            * rows;
-        memory.try_grow(3 * size_of::<u32>() * rows + values)?;
-        let mut ranked = rank(&self.values)?;
-        check()?;
+        // The keys twice, the order of the rows, and their ranks.
+        memory.try_grow((2 * size_of::<u64>() + 3 * size_of::<u32>()) * rows)?;
+        // Sorting can't be stopped.
+        let check = || Ok(());
+        let context = SortContext {
+            memory: &memory.new_empty(),
+            workers: Workers::new(self.threads, &check),
+        };
+        let mut ranked = rank_values(&self.values, context)?;
+        (query.check)()?;
         if let Some(nulls) = self.values.nulls() {
             let above = row_number(ranked.distinct.len())?;
             for (rank, is_valid) in ranked.ranks.iter_mut().zip(nulls) {
@@ -162,10 +165,10 @@ impl OrderStatistics {
         Ok((ranked, memory))
     }
 
-    fn build_ranks(&self, check: &dyn Fn() -> Result<()>) -> Result<Option<Ranks>> {
-        let _timer = self.metrics.index_time.timer();
-        let (Ranked { ranks, distinct }, memory) = self.ranked(check)?;
-        let matrix = self.matrix(&ranks, row_number(distinct.len())? + 1, &memory, check)?;
+    fn build_ranks(&self, query: Query) -> Result<Option<Ranks>> {
+        let _timer = query.metrics.index_time.timer();
+        let (Ranked { ranks, distinct }, memory) = self.ranked(query)?;
+        let matrix = self.matrix(&ranks, row_number(distinct.len())? + 1, &memory, query)?;
         drop(ranks);
         memory.try_resize(matrix.memory_bytes() + distinct.get_array_memory_size())?;
         Ok(Some(Ranks {
@@ -176,12 +179,12 @@ impl OrderStatistics {
         }))
     }
 
-    fn build_previous(&self, check: &dyn Fn() -> Result<()>) -> Result<Option<PreviousRows>> {
-        let _timer = self.metrics.index_time.timer();
-        let (Ranked { ranks, distinct }, memory) = self.ranked(check)?;
+    fn build_previous(&self, query: Query) -> Result<Option<PreviousRows>> {
+        let _timer = query.metrics.index_time.timer();
+        let (Ranked { ranks, distinct }, memory) = self.ranked(query)?;
         let mut previous = previous_rows(&ranks, row_number(distinct.len())? + 1);
         drop((ranks, distinct));
-        check()?;
+        (query.check)()?;
         let rows = row_number(previous.len())?;
         if let Some(nulls) = self.values.nulls() {
             for (row, is_valid) in previous.iter_mut().zip(nulls) {
@@ -190,7 +193,7 @@ impl OrderStatistics {
                 }
             }
         }
-        let matrix = self.matrix(&previous, rows + 1, &memory, check)?;
+        let matrix = self.matrix(&previous, rows + 1, &memory, query)?;
         memory.try_resize(matrix.memory_bytes())?;
         Ok(Some(PreviousRows { matrix, memory }))
     }
@@ -201,15 +204,15 @@ impl OrderStatistics {
         numbers: &[u32],
         distinct: u32,
         memory: &MemoryReservation,
-        check: &dyn Fn() -> Result<()>,
+        query: Query,
     ) -> Result<WaveletMatrix> {
         let bytes = WaveletMatrix::bytes_for(numbers.len(), distinct);
         // The two copies of the numbers that it is built of.
         memory.try_grow(bytes + 2 * size_of_val(numbers))?;
-        let stops = || check().is_err();
+        let stops = || (query.check)().is_err();
         let matrix = WaveletMatrix::build(numbers, distinct, self.threads, &stops);
         let matrix = matrix.map_err(engine_error)?;
-        self.metrics.index_bytes.add(matrix.memory_bytes());
+        query.metrics.index_bytes.add(matrix.memory_bytes());
         Ok(matrix)
     }
 }
@@ -225,16 +228,14 @@ impl Spans {
         Ok(Self { starts, ends })
     }
 
-    /// The rows of all ranges, and how many have rows.
-    fn rows(&self) -> (usize, usize) {
-        let lengths = self
-            .starts
-            .iter()
-            .zip(&self.ends)
-            .map(|(start, end)| end - start);
-        lengths.fold((0, 0), |(rows, searches), length| {
+    /// The rows of all ranges, which count for what is built: none if they are so few that reading them takes less.
+    fn rows_to_count(&self) -> usize {
+        let lengths = self.starts.iter().zip(&self.ends);
+        let lengths = lengths.map(|(start, end)| end - start);
+        let (rows, searches) = lengths.fold((0, 0), |(rows, searches), length| {
             (rows + length, searches + usize::from(length > 0))
-        })
+        });
+        if rows < MIN_ROWS * searches { 0 } else { rows }
     }
 
     /// How many values of each range are not NULL.

@@ -233,7 +233,9 @@ impl SortAndIndex {
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
         let aggregates = self.columns.aggregates.iter();
-        let aggregates = aggregates.map(|a| AggregateEvaluator::try_new(a, &prepared, memory));
+        let metrics = &self.metrics;
+        let evaluator = |a| AggregateEvaluator::try_new(a, &prepared, metrics, memory);
+        let aggregates = aggregates.map(evaluator);
         let aggregates = aggregates.collect::<Result<_>>()?;
         let matched = if self.columns.marks_rows {
             let memory = memory.new_empty();
