@@ -3,12 +3,14 @@
 //! - `counts`: non-NULL values of a range, by prefix counts.
 //! - `prefix_sums`: exact sums, by prefix sums; delegates sums of floats.
 //! - `float_sums`, built of `sum_tree`, `outliers` and `double_double`: sums of floats that are rounded once.
+//! - `order_statistics`: medians, percentiles, numbers of distinct values.
 //! - `values`: the values at positions.
 
 pub(crate) mod accumulate;
 pub(crate) mod counts;
 pub(crate) mod double_double;
 pub(crate) mod float_sums;
+pub(crate) mod order_statistics;
 pub(crate) mod outliers;
 pub(crate) mod prefix_sums;
 pub(crate) mod sum_tree;

@@ -7,7 +7,7 @@
 use arrow::compute::SortOptions;
 use rmq_engine::{Extreme, RangeEnd};
 
-use crate::exec::range_join::order_statistic::OrderStatistic;
+use crate::exec::range_join::order_statistic::order_statistic;
 use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
@@ -199,7 +199,7 @@ impl AggregateEntry {
             AggregateKind::Accumulate => {
                 let needs = (0..arguments).map(|argument| (argument, Structure::Array));
                 let mut needs: Vec<_> = needs.collect();
-                if call.and_then(OrderStatistic::of_call).is_some() {
+                if call.and_then(order_statistic).is_some() {
                     needs.push((0, Structure::OrderStatistics));
                 }
                 Self {

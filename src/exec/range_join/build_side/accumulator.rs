@@ -24,8 +24,9 @@ use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::order_statistics::{OrderStatistics, Query};
 use crate::exec::range_join::build_side::states::StateFunction;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::order_statistic::OrderStatistic;
+use crate::exec::range_join::order_statistic::order_statistic;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::range_agg::order_statistics::OrderStatistic;
 use crate::sorted::id_table::number;
 
 /// The rows that an accumulator sees between two checks for cancellation.
@@ -93,7 +94,7 @@ impl RangeAccumulator {
             order_columns.clear();
         }
         Ok(Self {
-            statistics: OrderStatistic::of_call(call).zip(statistics),
+            statistics: order_statistic(call).zip(statistics),
             call: Arc::clone(call),
             metrics: metrics.clone(),
             function,
