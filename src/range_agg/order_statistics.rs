@@ -3,8 +3,8 @@
 //!
 //! A wavelet matrix ([`WaveletMatrix`]) has the ranks of the values in the order of the rows: it counts the rows of a
 //! range below a rank, and finds the rank of the n-th smallest. Distinct values are counted by another one, of each
-//! row's previous row with the same value ([`previous_rows`]). The arithmetic between two values is that of DataFusion's
-//! functions, so that the answers are the same bits.
+//! row's previous row with the same value ([`previous_rows`]). The arithmetic between two values is that of
+//! DataFusion's functions, so that the answers are the same bits.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use arrow::datatypes::{
     ArrowNativeTypeOp, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
     Float32Type, Float64Type,
 };
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use rmq_engine::cpu::{WaveletMatrix, previous_rows};
 
@@ -35,6 +35,19 @@ pub(crate) enum OrderStatistic {
 }
 
 impl OrderStatistic {
+    /// The percentile that a literal says, of values in ascending or descending order; `None` if it is no number.
+    pub(crate) fn percentile(literal: &ScalarValue, is_descending: bool) -> Option<Self> {
+        let ScalarValue::Float64(Some(percentile)) = literal.cast_to(&DataType::Float64).ok()?
+        else {
+            return None;
+        };
+        Some(Self::Percentile(if is_descending {
+            1.0 - percentile
+        } else {
+            percentile
+        }))
+    }
+
     /// Whether it is known for values of this type: where they are equal, and between them, as DataFusion says.
     pub(crate) fn is_known_for(self, data_type: &DataType) -> bool {
         match self {
@@ -139,8 +152,8 @@ pub(crate) struct Ranks {
 }
 
 impl StatisticIndex {
-    /// The index that answers `statistic` over these values, built on up to `threads` threads. What it takes is added to
-    /// `memory`.
+    /// The index that answers `statistic` over these values, built on up to `threads` threads. What it takes is added
+    /// to `memory`.
     ///
     /// # Errors
     /// If memory is short, or `check` fails between steps: the query was cancelled.

@@ -168,7 +168,18 @@ fn call(random: &mut Random) -> (String, String) {
         let call = format!("{call} OVER w");
         (call.clone(), call)
     };
-    match random.below(10) {
+    match random.below(12) {
+        10 | 11 => {
+            let calls = [
+                "median(f)",
+                "median(v)",
+                "percentile_cont(f, 0.75)",
+                "percentile_cont(v, 0.999)",
+                "count(DISTINCT v)",
+                "count(DISTINCT s)",
+            ];
+            same(calls[random.below(calls.len())].to_string())
+        }
         9 => {
             // DataFusion's, beside others.
             let calls = ["rank()", "min(v) FILTER (WHERE v > 1)", "stddev(f)"];
@@ -263,6 +274,37 @@ async fn frames_are_those_of_datafusion() {
         !is_usual() || (replaced * 10 > asked * 9 && failed * 50 < asked),
         "{replaced} and {failed} of {asked}"
     );
+}
+
+/// Medians and percentiles of frames that only grow, whose rows DataFusion sorts for each row, and of all lengths.
+#[tokio::test(flavor = "multi_thread")]
+async fn statistics_of_long_frames_are_those_of_datafusion() {
+    let random = &mut Random::new("statistics of long frames");
+    let (with, without) = sessions(random);
+    let table = "CREATE TABLE long AS SELECT value AS id, value % 3 AS g, value * 7919 % 1009 AS k,
+        CASE WHEN value % 13 > 0 THEN (value * 7907 % 2003)::DOUBLE / 3 END AS v FROM range(0, 3000)";
+    for ctx in [&with, &without] {
+        run(ctx, table).await.expect(table);
+    }
+    let frames = [
+        "ORDER BY k, id",
+        "PARTITION BY g ORDER BY k DESC, id",
+        "ORDER BY k RANGE BETWEEN UNBOUNDED PRECEDING AND 10 PRECEDING",
+        "PARTITION BY g ORDER BY id ROWS BETWEEN 500 PRECEDING AND 20 FOLLOWING",
+        "ORDER BY k RANGE BETWEEN 300 PRECEDING AND 100 PRECEDING",
+        "ORDER BY k ROWS BETWEEN 5 PRECEDING AND CURRENT ROW",
+    ];
+    for frame in frames {
+        for call in ["median(v)", "percentile_cont(v, 0.9)", "count(DISTINCT v)"] {
+            let sql = format!("SELECT id, {call} OVER ({frame}) AS m FROM long");
+            let (found, is_replaced) = executed(&with, &sql).await.expect(&sql);
+            let (expected, _) = executed(&without, &sql).await.expect(&sql);
+            assert_eq!(found, expected, "{sql}");
+            // Its set of values only grows.
+            let is_datafusions = call.starts_with("count") && !frame.contains("BETWEEN");
+            assert_eq!(is_replaced, !is_datafusions, "{sql}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! Which calls of functions are order statistics.
 
-use arrow::datatypes::DataType;
-use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::median::Median;
 use datafusion::functions_aggregate::percentile_cont::PercentileCont;
@@ -19,23 +17,13 @@ pub(crate) fn order_statistic(call: &AccumulatorCall) -> Option<OrderStatistic> 
         ([None], true) if function.is::<Count>() => Some(OrderStatistic::CountDistinct),
         ([None], false) if function.is::<Median>() => Some(OrderStatistic::Median),
         ([None, Some(literal)], false) if function.is::<PercentileCont>() => {
-            let ScalarValue::Float64(Some(percentile)) =
-                literal.cast_to(&DataType::Float64).ok()?
-            else {
-                return None;
-            };
             let is_descending = match call.order_by.as_slice() {
                 [] => false,
                 // Only its direction matters: it is by the value, or by what was cast to it.
                 [by] => !by.ascending,
                 _ => return None,
             };
-            let percentile = if is_descending {
-                1.0 - percentile
-            } else {
-                percentile
-            };
-            Some(OrderStatistic::Percentile(percentile))
+            OrderStatistic::percentile(literal, is_descending)
         }
         _ => None,
     }

@@ -7,12 +7,16 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array, new_empt
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::median::Median;
 use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::percentile_cont::PercentileCont;
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::functions_window::nth_value::NthValue;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::window::{
     PlainAggregateWindowExpr, SlidingAggregateWindowExpr, StandardWindowExpr,
     StandardWindowFunctionExpr, WindowExpr,
@@ -27,9 +31,13 @@ use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
+use crate::range_agg::order_statistics::{OrderStatistic, StatisticIndex};
 use crate::range_agg::prefix_sums::Sums;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{Extreme, RangeEnd};
+
+/// The frames are read unless they have more than this many times the rows that there are.
+const READ_TIMES: usize = 16;
 
 /// A window function, and what answers it.
 #[derive(Debug, Clone)]
@@ -45,6 +53,8 @@ enum Answer {
     Count,
     Sum,
     Average,
+    /// A median, a percentile or a number of distinct values, which an accumulator finds in short frames.
+    Statistic(OrderStatistic, Arc<AggregateFunctionExpr>),
     /// An aggregate whose accumulator can't let a row go.
     Accumulated(Arc<AggregateFunctionExpr>),
     /// The value at an end of the frame, the one nearest it that is not NULL if `skips_nulls`.
@@ -114,6 +124,12 @@ impl FrameCall {
             {
                 Answer::Average
             }
+            [value] | [value, _]
+                if let Some(statistic) = order_statistic(aggregate)
+                    && statistic.is_known_for(value) =>
+            {
+                Answer::Statistic(statistic, Arc::new(aggregate.clone()))
+            }
             // An error in DataFusion.
             _ if slides && aggregate.create_sliding_accumulator().is_err() => {
                 Answer::Accumulated(Arc::new(aggregate.clone()))
@@ -136,28 +152,30 @@ impl FrameCall {
         match self.answer {
             Answer::Extreme(_) => "index",
             Answer::Count | Answer::Sum | Answer::Average => "prefix sums",
+            Answer::Statistic(..) => "order statistics",
             Answer::Accumulated(_) => "rows of each frame",
             Answer::End { .. } | Answer::Nth(_) => "positions",
         }
     }
 
-    /// Whether DataFusion reads all rows of each frame, also of one that only grows.
+    /// Whether DataFusion reads or sorts all rows of each frame, also of one that only grows.
     pub(crate) fn reads_growing_frames(&self) -> bool {
         matches!(
             self.answer,
             Answer::End {
                 end: RangeEnd::Last,
                 skips_nulls: true,
-            }
+            } | Answer::Statistic(OrderStatistic::Median | OrderStatistic::Percentile(_), _)
         )
     }
 
     /// Whether the rows of each frame are read, which may take long.
     pub(crate) fn reads_frames(&self) -> bool {
-        matches!(self.answer, Answer::Accumulated(_))
+        matches!(self.answer, Answer::Accumulated(_) | Answer::Statistic(..))
     }
 
-    /// The value of each frame. `arguments` are those of the function, `keys` the values of ORDER BY, of all rows.
+    /// The value of each frame. `arguments` are those of the function, `keys` the values of ORDER BY, of all rows. An
+    /// index that is built for it is registered in the pool of `memory`.
     ///
     /// # Errors
     /// Those of the index and of the function; an execution error once nothing waits for the values.
@@ -167,6 +185,7 @@ impl FrameCall {
         keys: &[ArrayRef],
         frames: &[Range<usize>],
         waiting: &Waiting,
+        memory: &MemoryReservation,
     ) -> Result<ArrayRef> {
         if frames.is_empty() {
             return Ok(new_empty_array(&self.data_type));
@@ -185,18 +204,22 @@ impl FrameCall {
                     .map(|(sum, count)| Some(sum? / float(count?)));
                 Arc::new(averages.collect::<Float64Array>())
             }
+            Answer::Statistic(statistic, function) => {
+                let values = value(arguments)?;
+                let ranges = ranges();
+                let check = || waiting.check();
+                let found = if has_long_frames(frames, values.len()) {
+                    statistics(values, *statistic, &ranges, memory, &check)?
+                } else {
+                    None
+                };
+                match found {
+                    Some(found) => found,
+                    None => self.accumulated(function, arguments, frames, waiting)?,
+                }
+            }
             Answer::Accumulated(function) => {
-                let results = each_frame(frames, |frame| {
-                    waiting.check()?;
-                    if frame.is_empty() {
-                        return function.default_value(&self.data_type);
-                    }
-                    let mut accumulator = function.create_accumulator()?;
-                    let rows = arguments.iter().map(|a| a.slice(frame.start, frame.len()));
-                    accumulator.update_batch(&rows.collect::<Vec<_>>())?;
-                    accumulator.evaluate()
-                });
-                ScalarValue::iter_to_array(results?)?
+                self.accumulated(function, arguments, frames, waiting)?
             }
             Answer::End { end, skips_nulls } => {
                 let values = value(arguments)?;
@@ -218,6 +241,73 @@ impl FrameCall {
             );
         }
         Ok(found)
+    }
+
+    /// The value of each frame, whose rows an accumulator of its own reads.
+    fn accumulated(
+        &self,
+        function: &AggregateFunctionExpr,
+        arguments: &[ArrayRef],
+        frames: &[Range<usize>],
+        waiting: &Waiting,
+    ) -> Result<ArrayRef> {
+        let results = each_frame(frames, |frame| {
+            waiting.check()?;
+            if frame.is_empty() {
+                return function.default_value(&self.data_type);
+            }
+            let mut accumulator = function.create_accumulator()?;
+            let rows = arguments.iter().map(|a| a.slice(frame.start, frame.len()));
+            accumulator.update_batch(&rows.collect::<Vec<_>>())?;
+            accumulator.evaluate()
+        });
+        ScalarValue::iter_to_array(results?)
+    }
+}
+
+/// The statistic that an aggregate computes of its first argument, if it is one.
+fn order_statistic(aggregate: &AggregateFunctionExpr) -> Option<OrderStatistic> {
+    let inner = aggregate.fun().inner();
+    let expressions = aggregate.expressions();
+    match (expressions.as_slice(), aggregate.is_distinct()) {
+        _ if aggregate.ignore_nulls() => None,
+        ([_], true) if inner.is::<Count>() => Some(OrderStatistic::CountDistinct),
+        ([_], false) if inner.is::<Median>() => Some(OrderStatistic::Median),
+        ([_, percentile], false) if inner.is::<PercentileCont>() => {
+            let literal = percentile.downcast_ref::<Literal>()?.value();
+            let is_descending = aggregate
+                .order_bys()
+                .first()
+                .is_some_and(|by| by.options.descending);
+            OrderStatistic::percentile(literal, is_descending)
+        }
+        _ => None,
+    }
+}
+
+/// Whether an index of `rows` rows is worth it, as reading the frames would take several times as long as sorting them.
+fn has_long_frames(frames: &[Range<usize>], rows: usize) -> bool {
+    let read: usize = frames.iter().map(Range::len).fold(0, usize::saturating_add);
+    read > READ_TIMES.saturating_mul(rows)
+}
+
+/// The statistic of each range; `None` if memory is short.
+fn statistics(
+    values: &ArrayRef,
+    statistic: OrderStatistic,
+    ranges: &Ranges,
+    memory: &MemoryReservation,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Option<ArrayRef>> {
+    let memory = memory.new_empty();
+    // DataFusion's tasks use all cores already.
+    match StatisticIndex::build(statistic, values, 1, &memory, check) {
+        Ok(index) => index.answer(statistic, ranges).map(Some),
+        Err(error) => {
+            check()?;
+            log::debug!("frames are read, as they have no order statistics: {error}");
+            Ok(None)
+        }
     }
 }
 

@@ -17,7 +17,8 @@
 //!    for NULLs, which are peers of one another only.
 //! 3. `call` answers the final frames of all groups at once: MIN and MAX by levels of chunk minima, SUM, COUNT and AVG
 //!    by prefix sums and block sums, first and last values by position, those that are not NULL by the nearest position
-//!    that has one, the nth by DataFusion's function. An aggregate whose accumulator can't let a row go, which is an
+//!    that has one, the nth by DataFusion's function, medians, percentiles and numbers of distinct values by order
+//!    statistics unless the frames are short. An aggregate whose accumulator can't let a row go, which is an
 //!    error in DataFusion, reads the rows of each frame.
 //! 4. Rows with final frames are returned, in the order and the batches of the input. Of their columns those are kept
 //!    that later frames can still reach.

@@ -123,11 +123,14 @@ impl FrameStream {
                 // On another thread, so that a query that is cancelled does not wait for it.
                 let (call, arguments) = (call.clone(), arguments.clone());
                 let (keys, frames) = (rows.keys.clone(), frames.clone());
-                let work =
-                    move |waiting: Waiting| call.evaluate(&arguments, &keys, &frames, &waiting);
+                let memory = self.memory.new_empty();
+                let work = move |waiting: Waiting| {
+                    call.evaluate(&arguments, &keys, &frames, &waiting, &memory)
+                };
                 blocking(work).await?
             } else {
-                call.evaluate(arguments, &rows.keys, frames, &Waiting::forever())?
+                let waiting = Waiting::forever();
+                call.evaluate(arguments, &rows.keys, frames, &waiting, &self.memory)?
             });
         }
         self.hand_out(count, &values)?;

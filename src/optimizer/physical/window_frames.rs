@@ -170,9 +170,9 @@ fn with_frames(plan: &Arc<dyn ExecutionPlan>) -> Match<Option<Arc<dyn ExecutionP
 }
 
 /// The call of a window function over frames that slide; `None` for those that are DataFusion's. A frame that only
-/// grows costs it no more than a pass over the rows, except for a first or last value that is not NULL. But of one that
-/// ends at a distance from the row's key it takes rows with a NULL key for those of a key near the end of its type, and
-/// the frame of such a row for final at the end of a batch.
+/// grows costs it no more than a pass over the rows, except for a first or last value that is not NULL, a median and a
+/// percentile. But of one that ends at a distance from the row's key it takes rows with a NULL key for those of a key
+/// near the end of its type, and the frame of such a row for final at the end of a batch.
 fn sliding_call(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Match<Option<FrameCall>> {
     let frame = expr.get_window_frame();
     let keys = expr.order_by().iter();
