@@ -48,12 +48,27 @@ impl OrderStatistic {
         }))
     }
 
-    /// Whether it is known for values of this type: where they are equal, and between them, as DataFusion says.
+    /// The kind of index that answers it.
+    pub(crate) fn kind(self) -> StatisticKind {
+        match self {
+            Self::Median | Self::Percentile(_) => StatisticKind::Ranks,
+            Self::CountDistinct => StatisticKind::PreviousRows,
+        }
+    }
+
+    /// Whether an index answers it for values of this type.
+    pub(crate) fn is_known_for(self, data_type: &DataType) -> bool {
+        let interpolates = !matches!(self, Self::Percentile(_)) || is_float(data_type);
+        interpolates && self.kind().is_known_for(data_type)
+    }
+}
+
+impl StatisticKind {
+    /// Whether there is an index of values of this type: where they are equal, and between them, as DataFusion says.
     pub(crate) fn is_known_for(self, data_type: &DataType) -> bool {
         match self {
-            Self::Median => is_float(data_type) || data_type.is_decimal(),
-            Self::Percentile(_) => is_float(data_type),
-            Self::CountDistinct => {
+            Self::Ranks => is_float(data_type) || data_type.is_decimal(),
+            Self::PreviousRows => {
                 data_type.is_primitive() && *data_type != DataType::Float16
                     || data_type.is_string()
                     || data_type.is_binary()
@@ -135,6 +150,15 @@ fn interpolated(lower: f64, upper: f64, weight: f64) -> f64 {
     lower + (upper - lower) * weight
 }
 
+/// What an index of order statistics has of each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StatisticKind {
+    /// The rank of its value, for medians and percentiles.
+    Ranks,
+    /// The previous row with the same value, for numbers of distinct values.
+    PreviousRows,
+}
+
 /// What answers statistics of one kind over ranges of the rows of a column.
 #[derive(Debug)]
 pub(crate) enum StatisticIndex {
@@ -152,13 +176,13 @@ pub(crate) struct Ranks {
 }
 
 impl StatisticIndex {
-    /// The index that answers `statistic` over these values, built on up to `threads` threads. What it takes is added
+    /// The index of this kind over these values, built on up to `threads` threads. What it takes is added
     /// to `memory`.
     ///
     /// # Errors
     /// If memory is short, or `check` fails between steps: the query was cancelled.
     pub(crate) fn build(
-        statistic: OrderStatistic,
+        kind: StatisticKind,
         values: &ArrayRef,
         threads: usize,
         memory: &MemoryReservation,
@@ -198,7 +222,7 @@ impl StatisticIndex {
             WaveletMatrix::build(numbers, below, threads, &stops).map_err(engine_error)
         };
         set_nulls(&mut ranks, distinct_values);
-        if statistic != OrderStatistic::CountDistinct {
+        if kind == StatisticKind::Ranks {
             memory.try_grow(distinct.get_array_memory_size())?;
             return Ok(Self::Ranks(Ranks {
                 matrix: matrix(&ranks, distinct_values + 1)?,

@@ -11,6 +11,7 @@ use crate::exec::range_join::order_statistic::order_statistic;
 use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
+use crate::range_agg::order_statistics::StatisticKind;
 
 /// A structure that is built of a value column. All aggregates of the column share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub(crate) enum Structure {
     Values,
     /// The values in sorted order as one array, of which accumulators read slices.
     Array,
-    /// The order statistics of the array.
-    OrderStatistics,
+    /// The order statistics of the array, of one kind.
+    OrderStatistics(StatisticKind),
     /// The values in sorted order, and after them those of rows that match nothing, for rows that are returned.
     Rows,
     /// The index that finds the extreme of a range, and its position if `positions`.
@@ -199,8 +200,8 @@ impl AggregateEntry {
             AggregateKind::Accumulate => {
                 let needs = (0..arguments).map(|argument| (argument, Structure::Array));
                 let mut needs: Vec<_> = needs.collect();
-                if call.and_then(order_statistic).is_some() {
-                    needs.push((0, Structure::OrderStatistics));
+                if let Some(statistic) = call.and_then(order_statistic) {
+                    needs.push((0, Structure::OrderStatistics(statistic.kind())));
                 }
                 Self {
                     reads_rows: true,

@@ -69,7 +69,7 @@ fn is_on_devices(structure: Structure, data_type: &DataType) -> bool {
         Structure::Counts | Structure::Values => true,
         Structure::Sums => addends(data_type).is_some(),
         Structure::Index { .. } => key_layout(data_type).is_some(),
-        Structure::Array | Structure::OrderStatistics | Structure::Rows => false,
+        Structure::Array | Structure::OrderStatistics(_) | Structure::Rows => false,
     }
 }
 

@@ -301,7 +301,7 @@ fn statistics(
 ) -> Result<Option<ArrayRef>> {
     let memory = memory.new_empty();
     // DataFusion's tasks use all cores already.
-    match StatisticIndex::build(statistic, values, 1, &memory, check) {
+    match StatisticIndex::build(statistic.kind(), values, 1, &memory, check) {
         Ok(index) => index.answer(statistic, ranges).map(Some),
         Err(error) => {
             check()?;

@@ -21,7 +21,7 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
-use crate::exec::range_join::build_side::order_statistics::{OrderStatistics, Query};
+use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::states::StateFunction;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
@@ -94,7 +94,9 @@ impl RangeAccumulator {
             order_columns.clear();
         }
         Ok(Self {
-            statistics: order_statistic(call).zip(statistics),
+            statistics: order_statistic(call)
+                .filter(|statistic| types.first().is_some_and(|t| statistic.is_known_for(t)))
+                .zip(statistics),
             call: Arc::clone(call),
             metrics: metrics.clone(),
             function,
@@ -117,14 +119,11 @@ impl RangeAccumulator {
         if let Some(states) = &self.states {
             return self.states(states, ranges, check);
         }
-        let query = Query {
-            metrics: &self.metrics,
-            check,
-        };
         if let Some((statistic, statistics)) = &self.statistics
-            && let Some(answers) = statistics.answer(*statistic, ranges, query)?
+            && let Some(index) = statistics.index()
         {
-            return Ok(answers);
+            self.metrics.record_order_statistics(ranges.len());
+            return index.answer(*statistic, ranges);
         }
         let memory = self.memory.new_empty();
         let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());

@@ -12,7 +12,7 @@ use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
-use crate::exec::range_join::build_side::value_index::ValueIndex;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::key_index::KeyIndex;
 use crate::index::threshold::ThresholdTest;
@@ -80,13 +80,9 @@ impl AggregateEvaluator {
         Ok(evaluator)
     }
 
-    /// The range-minimum index that the aggregate queries, if any.
-    pub(crate) fn lazy_index(&self) -> Option<&Arc<ValueIndex>> {
-        let mut structures = self.structures.iter();
-        structures.find_map(|(_, built)| match built {
-            Built::Index(index) => Some(index),
-            _ => None,
-        })
+    /// Its structures that are built once ranges justify it.
+    pub(crate) fn lazy_structures(&self) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
+        self.structures.iter().filter_map(|(_, built)| built.lazy())
     }
 
     /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0
@@ -198,7 +194,10 @@ impl AggregateEvaluator {
     }
 
     fn index(&self) -> Result<&KeyIndex> {
-        let index = self.lazy_index().map(|index| index.keys());
+        let index = self.structures.iter().find_map(|(_, built)| match built {
+            Built::Index(index) => Some(index.keys()),
+            _ => None,
+        });
         index.ok_or_else(|| not_prepared(self.function))
     }
 

@@ -13,6 +13,7 @@ use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::sorted_values::sorted_values;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
@@ -47,12 +48,23 @@ pub(crate) enum Built {
     Index(Arc<ValueIndex>),
 }
 
+impl Built {
+    /// The structure, if it is built once ranges justify it.
+    pub(crate) fn lazy(&self) -> Option<Arc<dyn LazyStructure>> {
+        match self {
+            Self::Index(index) => Some(Arc::<ValueIndex>::clone(index)),
+            Self::OrderStatistics(index) => Some(Arc::<OrderStatistics>::clone(index)),
+            Self::Counts(_) | Self::Sums(_) | Self::Values(_) | Self::Array(_) => None,
+        }
+    }
+}
+
 /// A structure with what registers its memory.
 #[derive(Debug, Clone)]
 struct BuiltStructure {
     structure: Structure,
     built: Built,
-    /// Of an index and of order statistics, none of what these build: they register their own.
+    /// Of a lazy one, none: it registers its own.
     memory: Vec<Arc<MemoryReservation>>,
 }
 
@@ -110,23 +122,15 @@ impl PreparedColumn {
     pub(crate) fn registered_bytes(&self) -> usize {
         // Several structures may share a sorted copy of the column.
         let mut distinct: Vec<Arc<MemoryReservation>> = vec![];
-        let mut of_statistics = 0;
         for structure in &self.0 {
-            let of_index = match &structure.built {
-                Built::Index(index) => index.memory(),
-                _ => vec![],
-            };
-            if let Built::OrderStatistics(statistics) = &structure.built {
-                of_statistics += statistics.registered_bytes();
-            }
-            for memory in structure.memory.iter().chain(&of_index) {
+            let lazy = structure.built.lazy().map(|lazy| lazy.memory());
+            for memory in structure.memory.iter().chain(lazy.iter().flatten()) {
                 if !distinct.iter().any(|known| Arc::ptr_eq(known, memory)) {
                     distinct.push(Arc::clone(memory));
                 }
             }
         }
-        let shared = distinct.iter().map(|memory| memory.size());
-        shared.sum::<usize>() + of_statistics
+        distinct.iter().map(|memory| memory.size()).sum()
     }
 }
 
@@ -166,8 +170,8 @@ pub(crate) struct ColumnPreparer<'a> {
     pub(crate) metrics: &'a BuildMetrics,
     pub(crate) waiting: &'a Waiting,
     pub(crate) workers: Workers<'a>,
-    /// Lazy indexes that are not built, in the order of their creation.
-    pub(crate) lazy_indexes: RefCell<Vec<Arc<ValueIndex>>>,
+    /// Lazy structures that are not built, in the order of their creation.
+    pub(crate) lazy: RefCell<Vec<Arc<dyn LazyStructure>>>,
 }
 
 impl ColumnPreparer<'_> {
@@ -180,8 +184,12 @@ impl ColumnPreparer<'_> {
         let mut prepared = PreparedColumn::default();
         let needs_values = needs.contains(Structure::Values);
         // Order statistics are those of the array.
-        let mut arrays = [Structure::Array, Structure::OrderStatistics].into_iter();
-        let needs_array = arrays.any(|needed| needs.contains(needed));
+        let statistics = needs.iter().filter_map(|needed| match needed {
+            Structure::OrderStatistics(kind) => Some(kind),
+            _ => None,
+        });
+        let statistics: Vec<_> = statistics.collect();
+        let needs_array = needs.contains(Structure::Array) || !statistics.is_empty();
         let needs_sums = needs.contains(Structure::Sums);
         let indexes = needs.iter().filter_map(|needed| match needed {
             Structure::Index { extreme, positions } => Some((extreme, positions)),
@@ -241,15 +249,17 @@ impl ColumnPreparer<'_> {
                 Some(whole) => whole,
                 None => self.sorted_array(&column)?,
             };
-            if needs.contains(Structure::OrderStatistics) {
-                let statistics = OrderStatistics::new(
+            for kind in statistics {
+                let index = OrderStatistics::new(
+                    kind,
                     Arc::clone(&array),
                     self.workers.threads(),
                     memory.new_empty(),
+                    self.metrics.clone(),
                 );
-                let statistics = Built::OrderStatistics(Arc::new(statistics));
+                let index = Built::OrderStatistics(Arc::new(index));
                 let memory = vec![Arc::clone(&memory)];
-                prepared.push(Structure::OrderStatistics, statistics, memory);
+                prepared.push(Structure::OrderStatistics(kind), index, memory);
             }
             prepared.push(Structure::Array, Built::Array(array), vec![memory]);
         }
@@ -414,7 +424,8 @@ impl ColumnPreparer<'_> {
         let memory = self.reserve(&sorted.memory, bytes)?;
         let index = KeyIndex::lazy(keys, options)?;
         let index = Arc::new(ValueIndex::new(index, memory, self.metrics.clone()));
-        self.lazy_indexes.borrow_mut().push(Arc::clone(&index));
+        let lazy: Arc<dyn LazyStructure> = Arc::<ValueIndex>::clone(&index);
+        self.lazy.borrow_mut().push(lazy);
         Ok(index)
     }
 
@@ -425,14 +436,14 @@ impl ColumnPreparer<'_> {
         Ok(memory)
     }
 
-    /// Grows a reservation. If the pool has no more, all lazy indexes are built first: a built index takes less than it
-    /// has registered.
+    /// Grows a reservation. If the pool has no more, all lazy structures are built first: one that is built takes less
+    /// than it has registered.
     fn grow(&self, memory: &MemoryReservation, bytes: usize) -> Result<()> {
         match memory.try_grow(bytes) {
-            Err(error) if is_out_of_memory(&error) && !self.lazy_indexes.borrow().is_empty() => {
-                for index in self.lazy_indexes.take() {
+            Err(error) if is_out_of_memory(&error) && !self.lazy.borrow().is_empty() => {
+                for structure in self.lazy.take() {
                     self.waiting.check()?;
-                    index.build()?;
+                    structure.build()?;
                 }
                 memory.try_grow(bytes)
             }

@@ -18,6 +18,7 @@ pub(crate) mod kept;
 pub(crate) mod kept_on_devices;
 pub(crate) mod kept_segments;
 pub(crate) mod kept_side;
+pub(crate) mod lazy_structure;
 pub(crate) mod matched_rows;
 pub(crate) mod on_demand;
 pub(crate) mod order_statistics;

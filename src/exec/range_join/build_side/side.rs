@@ -9,12 +9,13 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
+use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
-use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::range_agg::values::Values;
 use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sorted_rows::SortedRows;
@@ -133,23 +134,25 @@ impl BuildSide {
     /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
     /// [`Self::aggregate`].
     pub(crate) async fn build_justified_indexes(&self, ranges: &Ranges) -> Result<()> {
-        for index in self.indexes() {
-            index.build_if_justified(ranges).await?;
+        for structure in self.justified(ranges) {
+            // A cancelled query does not wait. What is being built keeps its memory registered until it ends.
+            blocking(move |_| structure.build()).await?;
         }
         Ok(())
     }
 
     /// Does the same on the calling thread.
     pub(crate) fn build_justified_indexes_blocking(&self, ranges: &Ranges) -> Result<()> {
-        let mut indexes = self.indexes();
-        indexes.try_for_each(|index| index.build_if_justified_blocking(ranges))
+        let mut justified = self.justified(ranges);
+        justified.try_for_each(|structure| structure.build())
     }
 
-    /// The index of each aggregate that has one.
-    fn indexes(&self) -> impl Iterator<Item = &Arc<ValueIndex>> {
-        self.aggregates
-            .iter()
-            .filter_map(AggregateEvaluator::lazy_index)
+    /// The lazy structures that should be built before these ranges are answered. Counts the ranges once for each
+    /// aggregate.
+    fn justified(&self, ranges: &Ranges) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
+        let aggregates = self.aggregates.iter();
+        let lazy = aggregates.flat_map(AggregateEvaluator::lazy_structures);
+        lazy.filter(|structure| structure.should_build(ranges))
     }
 
     /// Whether computing the aggregates reads the rows of the ranges, and so may take long.

@@ -116,7 +116,7 @@ impl SortAndIndex {
                 side.total_rows
             );
         }
-        let columns = self.collected_columns(&types, self.chunks(&batches), &memory)?;
+        let columns = self.collected_columns(&types, self.chunks(&types, &batches), &memory)?;
         drop((batches, memory));
         let check = || self.waiting.check();
         let permutation = side.permutation(self.workers(&check))?;
@@ -137,7 +137,7 @@ impl SortAndIndex {
         let check = || self.waiting.check();
         let may_restore = !self.columns.row_order_matters();
         let (batches, is_restored) = self.in_sorting_order(batches, may_restore)?;
-        let chunks = self.chunks(&batches);
+        let chunks = self.chunks(&types, &batches);
         let rows_memory = memory.new_empty();
         let workers = self.workers(&check);
         let parts = convert_keys(
@@ -187,9 +187,9 @@ impl SortAndIndex {
         restore_order(batches, &[key..key + 1, 0..key + 1])
     }
 
-    /// The arrays of each value.
-    fn chunks(&self, batches: &[RecordBatch]) -> Vec<Vec<ArrayRef>> {
-        let values = self.columns.values(self.columns.expressions()).len();
+    /// The arrays of each value of rows that have columns of these types. A run has the range key once more.
+    fn chunks(&self, types: &[DataType], batches: &[RecordBatch]) -> Vec<Vec<ArrayRef>> {
+        let values = self.columns.values(types).len();
         let arrays = |value: usize| {
             let arrays = batches.iter();
             let arrays = arrays.map(|b| Arc::clone(&self.columns.values(b.columns())[value]));
@@ -299,7 +299,7 @@ impl SortAndIndex {
             workers: self.workers(&check),
             metrics: &self.metrics,
             waiting: &self.waiting,
-            lazy_indexes: RefCell::default(),
+            lazy: RefCell::default(),
         };
         let prepared = columns.map(|(column, needs)| column_preparer.prepare(column, &needs));
         prepared.collect()

@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::blocking;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::key_index::KeyIndex;
 use rmq_engine::cpu::LazyBuild;
@@ -51,20 +51,6 @@ impl ValueIndex {
         !self.lazy.is_built() || self.keys.borrows_column()
     }
 
-    /// Whether it should be built before these ranges are answered. Counts the ranges.
-    fn should_build(&self, ranges: &Ranges) -> bool {
-        self.lazy.should_build(ranges.left(), ranges.right())
-    }
-
-    /// What registers the memory of the index, and of the column while it is scanned.
-    pub(crate) fn memory(&self) -> Vec<Arc<MemoryReservation>> {
-        let scanned = self.scanned_column().clone();
-        scanned
-            .into_iter()
-            .chain([Arc::clone(&self.memory)])
-            .collect()
-    }
-
     /// Keeps the collected column registered while the index scans it.
     pub(crate) fn retain_scanned_column(&self, column: &Arc<MemoryReservation>) {
         if self.scans_column() {
@@ -77,27 +63,14 @@ impl ValueIndex {
         let scanned = self.scanned_column.lock();
         scanned.unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Builds the index on a blocking thread if these ranges, which are about to be queried, justify it.
-    pub(crate) async fn build_if_justified(self: &Arc<Self>, ranges: &Ranges) -> Result<()> {
-        if !self.should_build(ranges) {
-            return Ok(());
-        }
-        // Building can't be stopped. The clone keeps its memory registered until it ends.
-        let this = Arc::clone(self);
-        blocking(move |_| this.build()).await
+impl LazyStructure for ValueIndex {
+    fn should_build(&self, ranges: &Ranges) -> bool {
+        self.lazy.should_build(ranges.left(), ranges.right())
     }
 
-    /// Does the same on the calling thread.
-    pub(crate) fn build_if_justified_blocking(&self, ranges: &Ranges) -> Result<()> {
-        if self.should_build(ranges) {
-            self.build()?;
-        }
-        Ok(())
-    }
-
-    /// Builds the index unless it is built already.
-    pub(crate) fn build(&self) -> Result<()> {
+    fn build(&self) -> Result<()> {
         let metrics = &self.metrics;
         let started = Instant::now();
         if self.lazy.build().map_err(engine_error)? {
@@ -110,5 +83,11 @@ impl ValueIndex {
             }
         }
         Ok(())
+    }
+
+    fn memory(&self) -> Vec<Arc<MemoryReservation>> {
+        let scanned = self.scanned_column().clone();
+        let own = Arc::clone(&self.memory);
+        scanned.into_iter().chain([own]).collect()
     }
 }
