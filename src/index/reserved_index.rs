@@ -111,7 +111,7 @@ impl ReservedIndex {
 
     /// The parts that stay in an index of `version`, where this one is of the version `older`: none if `version` does
     /// not begin with it, or if all rows should be indexed together.
-    pub(super) fn parts_that_stay(&self, older: &Version, version: &Version) -> Vec<IndexPart> {
+    pub(crate) fn parts_that_stay(&self, older: &Version, version: &Version) -> Vec<IndexPart> {
         if !self.index.can_be_extended() {
             return vec![];
         }
@@ -125,13 +125,13 @@ impl ReservedIndex {
     }
 
     /// Whether no query uses the index, or a part of it in a longer one that is being built.
-    pub(super) fn is_idle(index: &Arc<Self>) -> bool {
+    pub(crate) fn is_idle(index: &Arc<Self>) -> bool {
         let mut parts = index.parts.iter();
         Arc::strong_count(index) == 1 && parts.all(|part| Arc::strong_count(&part.memory) == 1)
     }
 
     /// Bytes of host memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let parts = self.parts.iter();
         parts.map(|part| part.memory.reservation.size()).sum()
     }

@@ -24,93 +24,30 @@ use crate::index::table_version::TableVersion;
 /// less than a tick after a change, a later change may be invisible.
 const CLOCK_TICK: Duration = Duration::from_secs(2);
 
-/// One version of a table's column.
+/// One version of what is scanned: of a table's column, or of all that a plan reads.
+///
+/// Its pieces are the batches of a table in memory, files, or the parts that a table states.
 #[derive(Debug, Clone)]
-pub(crate) enum Version {
-    /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the
-    /// memory is freed with the table; while they exist, no other array can have the same address.
-    Arrays(Arc<[Weak<dyn Array>]>),
-    /// What a plan scans.
-    Scans(ScannedData),
-    /// Files, as listed by this table provider.
-    Files {
-        provider: Weak<dyn TableProvider>,
-        files: Vec<FileVersion>,
-    },
-    /// As a table provider states it.
-    Stated(TableVersion),
+pub(crate) struct Version {
+    /// Columns of batches in memory, which are immutable: the same arrays are the same values. The references are weak,
+    /// so that the memory is freed with the table; while they exist, no other array can have the same address.
+    columns: Arc<[Weak<dyn Array>]>,
+    /// The number of columns of a batch; 0 if it is not the same for all.
+    width: usize,
+    files: Vec<FileVersion>,
+    /// The table provider that has listed the files, if it has to be the same.
+    provider: Option<Weak<dyn TableProvider>>,
+    /// As tables have stated them.
+    stated: Vec<TableVersion>,
 }
 
-/// Consecutive arrays, files or stated parts of a version.
+/// Consecutive pieces of a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Their number.
     pub(crate) pieces: usize,
-    /// The rows of arrays and of stated parts, the bytes of files.
+    /// The rows of batches and of stated parts, the bytes of files.
     pub(crate) size: u64,
-}
-
-/// Columns of batches in memory, as arrays that are referenced weakly, files, and versions that tables have stated.
-#[derive(Debug, Clone)]
-pub(crate) struct ScannedData {
-    columns: Arc<[Weak<dyn Array>]>,
-    files: Vec<FileVersion>,
-    stated: Vec<TableVersion>,
-}
-
-impl ScannedData {
-    fn matches(&self, other: &Self) -> bool {
-        same_arrays(&self.columns, &other.columns)
-            && self.files == other.files
-            && self.stated == other.stated
-    }
-
-    /// Whether the first array, the first file and the first table of `other` are among these.
-    fn has_first_of(&self, other: &Self) -> bool {
-        let first = other.columns.first().map(address);
-        let mut arrays = self.columns.iter().map(address);
-        let file = other.files.first().map(FileVersion::path);
-        let mut files = self.files.iter().map(FileVersion::path);
-        let table = other.stated.first();
-        let mut tables = self.stated.iter();
-        first.is_none_or(|first| arrays.any(|array| array == first))
-            && file.is_none_or(|file| files.any(|path| path == file))
-            && table.is_none_or(|table| tables.any(|now| now.is_of_table(table)))
-    }
-
-    /// See [`Version::added_since`].
-    fn added_since(&self, older: &Self, pieces: usize, is_planned: bool) -> Option<Vec<bool>> {
-        if !self.stated.is_empty() {
-            return None;
-        }
-        if self.columns.is_empty() && older.columns.is_empty() && self.files.len() == pieces {
-            let is_same = |file: &FileVersion, old: &FileVersion| {
-                old == file || is_planned && old.is_as_planned(file)
-            };
-            let mut left = older.files.iter().peekable();
-            let added = self.files.iter();
-            let added = added.map(|file| left.next_if(|old| is_same(file, old)).is_none());
-            let added = added.collect();
-            return left.peek().is_none().then_some(added);
-        }
-        let width = self.columns.len().checked_div(pieces)?;
-        if width == 0 || !(self.files.is_empty() && older.files.is_empty()) {
-            return None;
-        }
-        let mut left = older.columns.chunks(width).peekable();
-        let batches = self.columns.chunks(width);
-        let added = batches.map(|batch| left.next_if(|old| same_arrays(old, batch)).is_none());
-        let added = added.collect();
-        left.peek().is_none().then_some(added)
-    }
-
-    /// Whether the first and the last array exist. There may be many of many tables, which all queries would look at.
-    fn is_alive(&self) -> bool {
-        let mut ends = [self.columns.first(), self.columns.last()]
-            .into_iter()
-            .flatten();
-        ends.all(|array| array.strong_count() > 0)
-    }
 }
 
 /// The metadata of one file.
@@ -213,7 +150,30 @@ impl FileVersion {
 impl Version {
     /// The version of a column that consists of these arrays.
     pub(crate) fn from_arrays<'a>(chunks: impl IntoIterator<Item = &'a ArrayRef>) -> Self {
-        Self::Arrays(chunks.into_iter().map(Arc::downgrade).collect())
+        Self {
+            columns: chunks.into_iter().map(Arc::downgrade).collect(),
+            width: 1,
+            files: vec![],
+            provider: None,
+            stated: vec![],
+        }
+    }
+
+    /// The version of files, as listed by this table provider.
+    pub(crate) fn from_files(provider: &Arc<dyn TableProvider>, files: Vec<FileVersion>) -> Self {
+        Self {
+            files,
+            provider: Some(Arc::downgrade(provider)),
+            ..Self::from_arrays([])
+        }
+    }
+
+    /// The version that a table has stated.
+    pub(crate) fn from_stated(version: TableVersion) -> Self {
+        Self {
+            stated: vec![version],
+            ..Self::from_arrays([])
+        }
     }
 
     /// The version of these columns of batches, of these files, and of tables that have stated these. `None` without
@@ -223,91 +183,78 @@ impl Version {
         files: Vec<FileVersion>,
         stated: Vec<TableVersion>,
     ) -> Option<Self> {
-        let columns = batches.into_iter().flat_map(|(batch, read)| {
-            let read = read.iter();
-            read.map(|column| Arc::downgrade(batch.column(*column)))
-        });
-        let columns: Arc<[_]> = columns.collect();
+        let (mut columns, mut widths) = (vec![], vec![]);
+        for (batch, read) in batches {
+            columns.extend(
+                read.iter()
+                    .map(|column| Arc::downgrade(batch.column(*column))),
+            );
+            widths.push(read.len());
+        }
+        widths.dedup();
         let is_empty = columns.is_empty() && files.is_empty() && stated.is_empty();
-        (!is_empty).then_some(Self::Scans(ScannedData {
-            columns,
+        (!is_empty).then(|| Self {
+            columns: columns.into(),
+            width: if let [width] = widths[..] { width } else { 0 },
             files,
+            provider: None,
             stated,
-        }))
+        })
     }
 
     /// Adds what tells this version from others in any process; returns the store and the path of the first file.
     /// `None` if it is not one of files alone.
     pub(crate) fn add_to(&self, identity: &mut Identity) -> Option<(&str, &Path)> {
-        let files = match self {
-            Self::Scans(ScannedData {
-                columns,
-                files,
-                stated,
-            }) if columns.is_empty() && stated.is_empty() => files,
-            Self::Files { files, .. } => files,
-            Self::Arrays(_) | Self::Scans(_) | Self::Stated(_) => return None,
-        };
-        for file in files {
+        if !self.columns.is_empty() || !self.stated.is_empty() {
+            return None;
+        }
+        for file in &self.files {
             file.add_to(identity);
         }
-        files.first().map(FileVersion::path)
+        self.files.first().map(FileVersion::path)
+    }
+
+    /// The files that a table provider has listed.
+    pub(crate) fn listed_files(&self) -> Option<&[FileVersion]> {
+        self.provider.as_ref().map(|_| self.files.as_slice())
     }
 
     /// Whether files are part of it, which may change while they are read.
     pub(crate) fn has_files(&self) -> bool {
-        match self {
-            Self::Arrays(_) | Self::Stated(_) => false,
-            Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => !files.is_empty(),
-        }
+        !self.files.is_empty()
     }
 
     /// Whether a change of its files after `time` would change the files' times.
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
-        match self {
-            Self::Arrays(_) | Self::Stated(_) => true,
-            Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => {
-                files.iter().all(|file| file.is_settled_at(time))
-            }
-        }
+        self.files.iter().all(|file| file.is_settled_at(time))
     }
 
-    /// Whether this may be a later version of what had another version: it has the first array or file of that.
+    /// Whether this may be a later version of what had another version: it has the first array, the first file and the
+    /// first table of that.
     pub(crate) fn may_succeed(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Scans(now), Self::Scans(before)) if now.has_first_of(before))
-    }
-
-    /// Which of the scanned batches or files, of which there are `pieces`, are not in an older version of the same
-    /// columns. `None` if this version does not have all those of the older one, in the same order, or has both.
-    /// `is_planned` if it has of files what their store told when they were listed.
-    pub(crate) fn added_since(
-        &self,
-        older: &Self,
-        pieces: usize,
-        is_planned: bool,
-    ) -> Option<Vec<bool>> {
-        match (self, older) {
-            (Self::Scans(now), Self::Scans(before)) => now.added_since(before, pieces, is_planned),
-            _ => None,
-        }
+        let first = other.columns.first().map(address);
+        let mut arrays = self.columns.iter().map(address);
+        let file = other.files.first().map(FileVersion::path);
+        let mut files = self.files.iter().map(FileVersion::path);
+        let table = other.stated.first();
+        let mut tables = self.stated.iter();
+        first.is_none_or(|first| arrays.any(|array| array == first))
+            && file.is_none_or(|file| files.any(|path| path == file))
+            && table.is_none_or(|table| tables.any(|now| now.is_of_table(table)))
     }
 
     /// Whether both are the same version of the same data.
     pub(crate) fn matches(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Arrays(a), Self::Arrays(b)) => same_arrays(a, b),
-            (Self::Scans(a), Self::Scans(b)) => a.matches(b),
-            (
-                Self::Files {
-                    provider: a,
-                    files: a_files,
-                },
-                Self::Files {
-                    provider: b,
-                    files: b_files,
-                },
-            ) => std::ptr::addr_eq(a.as_ptr(), b.as_ptr()) && a_files == b_files,
-            (Self::Stated(a), Self::Stated(b)) => a == b,
+        self.is_of_same_provider(other)
+            && same_arrays(&self.columns, &other.columns)
+            && self.files == other.files
+            && self.stated == other.stated
+    }
+
+    fn is_of_same_provider(&self, other: &Self) -> bool {
+        match (&self.provider, &other.provider) {
+            (Some(one), Some(other)) => std::ptr::addr_eq(one.as_ptr(), other.as_ptr()),
+            (None, None) => true,
             _ => false,
         }
     }
@@ -315,99 +262,104 @@ impl Version {
     /// Whether this is the version of what was planned to be scanned, as far as that tells: of its files by what their
     /// store told when they were listed.
     pub(crate) fn matches_planned(&self, planned: &Self) -> bool {
-        match (self, planned) {
-            (Self::Scans(known), Self::Scans(planned)) => {
-                let mut files = known.files.iter().zip(&planned.files);
-                same_arrays(&known.columns, &planned.columns)
-                    && known.stated == planned.stated
-                    && known.files.len() == planned.files.len()
-                    && files.all(|(known, planned)| known.is_as_planned(planned))
+        let mut files = self.files.iter().zip(&planned.files);
+        same_arrays(&self.columns, &planned.columns)
+            && self.stated == planned.stated
+            && self.files.len() == planned.files.len()
+            && files.all(|(known, planned)| known.is_as_planned(planned))
+    }
+
+    /// Which of the pieces are not in an older version of the same columns. `None` if this version does not have all
+    /// those of the older one, in the same order, or has pieces of several kinds. `is_planned` if it has of files what
+    /// their store told when they were listed.
+    pub(crate) fn added_since(&self, older: &Self, is_planned: bool) -> Option<Vec<bool>> {
+        if !self.is_of_same_provider(older) || self.width != older.width {
+            return None;
+        }
+        let kinds = |version: &Self| {
+            let stated = version.stated.len();
+            (!version.columns.is_empty(), version.has_files(), stated)
+        };
+        match (kinds(self), kinds(older)) {
+            ((true, false, 0), (true, false, 0)) if self.width > 0 => {
+                let batches = self.columns.chunks(self.width);
+                let old = older.columns.chunks(self.width);
+                added(batches, old, |batch, old| same_arrays(old, batch))
             }
-            _ => false,
+            ((false, true, 0), (false, true, 0)) => {
+                let (files, old) = (self.files.iter(), older.files.iter());
+                added(files, old, |file, old| {
+                    old == file || is_planned && old.is_as_planned(file)
+                })
+            }
+            ((false, false, 1), (false, false, 1)) => {
+                let (now, before) = (&self.stated[0], &older.stated[0]);
+                let added = || added(now.parts().iter(), before.parts().iter(), PartialEq::eq);
+                now.is_of_table(before).then(added)?
+            }
+            _ => None,
         }
     }
 
-    /// The number of arrays, of files or of stated parts of an older version that this one begins with: all of them, in
-    /// their order. `None` if it does not begin so, if the older version has none, or if it has both arrays and files.
+    /// The number of pieces of an older version that this one begins with: all of them, in their order. `None` if it
+    /// does not begin so, or if the older version has none.
     pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
-        let shared = match (self, older) {
-            (Self::Arrays(new), Self::Arrays(old)) => leading(new, old, same_arrays)?,
-            (Self::Scans(new), Self::Scans(old)) => {
-                let arrays = leading(&new.columns, &old.columns, same_arrays)?;
-                let files = leading(&new.files, &old.files, PartialEq::eq)?;
-                match (arrays, files) {
-                    (arrays, 0) if new.files.is_empty() => arrays,
-                    (0, files) if new.columns.is_empty() => files,
-                    _ => return None,
-                }
-            }
-            (
-                Self::Files { provider, files },
-                Self::Files {
-                    provider: old_provider,
-                    files: old_files,
-                },
-            ) if std::ptr::addr_eq(provider.as_ptr(), old_provider.as_ptr()) => {
-                leading(files, old_files, PartialEq::eq)?
-            }
-            (Self::Stated(new), Self::Stated(old)) => new.extends(old)?,
-            _ => return None,
-        };
-        (shared > 0).then_some(shared)
+        let added = self.added_since(older, false)?;
+        let shared = added.iter().filter(|is_added| !**is_added).count();
+        (shared > 0 && added.is_sorted()).then_some(shared)
     }
 
-    /// The arrays, files or stated parts from this one on.
+    /// The rows of each batch or stated part, the bytes of each file.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let rows = |batch: &[Weak<dyn Array>]| {
+            let column = batch.first().and_then(Weak::upgrade);
+            column.map_or(0, |array| array.len() as u64)
+        };
+        let batches = self.columns.chunks(self.width.max(1)).map(rows);
+        let files = self.files.iter().map(|file| file.meta.size);
+        let parts = self.stated.iter().flat_map(TableVersion::parts);
+        let parts = parts.map(|part| part.rows);
+        batches.chain(files).chain(parts).collect()
+    }
+
+    /// The pieces from this one on.
     pub(crate) fn span(&self, from: usize) -> Span {
-        let arrays = |arrays: &[Weak<dyn Array>]| Span {
-            pieces: arrays.len(),
-            size: arrays
-                .iter()
-                .map(|array| array.upgrade().map_or(0, |array| array.len() as u64))
-                .sum(),
-        };
-        let files = |files: &[FileVersion]| Span {
-            pieces: files.len(),
-            size: files.iter().map(|file| file.meta.size).sum(),
-        };
-        match self {
-            Self::Arrays(all) => arrays(all.get(from..).unwrap_or_default()),
-            Self::Scans(all) if all.files.is_empty() => {
-                arrays(all.columns.get(from..).unwrap_or_default())
-            }
-            Self::Scans(ScannedData { files: all, .. }) | Self::Files { files: all, .. } => {
-                files(all.get(from..).unwrap_or_default())
-            }
-            Self::Stated(version) => Span {
-                pieces: version.parts().saturating_sub(from),
-                size: version.rows_of(from, version.parts()),
-            },
+        let sizes = self.sizes();
+        let sizes = sizes.get(from..).unwrap_or_default();
+        Span {
+            pieces: sizes.len(),
+            size: sizes.iter().sum(),
         }
     }
 
     /// Whether all that it is of exists.
     pub(crate) fn is_whole(&self) -> bool {
-        match self {
-            Self::Scans(scanned) => scanned.columns.iter().all(|a| a.strong_count() > 0),
-            Self::Arrays(_) | Self::Files { .. } | Self::Stated(_) => self.is_alive(),
-        }
+        self.columns.iter().all(|a| a.strong_count() > 0)
     }
 
-    /// Whether a table may still have this version: false once its data is dropped.
+    /// Whether a table may still have this version: false once its data is dropped. Of arrays, the first and the last
+    /// one are looked at: there may be many of many tables, which all queries would look at. Another provider object
+    /// may state a version.
     pub(crate) fn is_alive(&self) -> bool {
-        match self {
-            Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
-            Self::Scans(scanned) => scanned.is_alive(),
-            Self::Files { provider, .. } => provider.strong_count() > 0,
-            // Another provider object may state it.
-            Self::Stated(_) => true,
-        }
+        let mut ends = [self.columns.first(), self.columns.last()]
+            .into_iter()
+            .flatten();
+        let provider = self.provider.as_ref();
+        ends.all(|array| array.strong_count() > 0)
+            && provider.is_none_or(|provider| provider.strong_count() > 0)
     }
 }
 
-/// The number of old items, if the new ones begin with all of them.
-fn leading<T>(new: &[T], old: &[T], same: impl Fn(&[T], &[T]) -> bool) -> Option<usize> {
-    let leading = new.get(..old.len())?;
-    same(leading, old).then_some(old.len())
+/// Which of the new items are not among the old ones. `None` if they do not have all old ones, in the same order.
+pub(crate) fn added<T>(
+    new: impl Iterator<Item = T>,
+    old: impl Iterator<Item = T>,
+    same: impl Fn(&T, &T) -> bool,
+) -> Option<Vec<bool>> {
+    let mut left = old.peekable();
+    let added = new.map(|item| left.next_if(|old| same(&item, old)).is_none());
+    let added = added.collect();
+    left.peek().is_none().then_some(added)
 }
 
 /// Whether these are the same arrays.

@@ -5,7 +5,6 @@
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -34,13 +33,11 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::common::file_versions::{file_versions, planned_file_versions, planned_files};
+use crate::exec::common::file_versions::{file_versions, planned_file_versions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
-use crate::exec::common::pieces::Pieces;
 use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
-use crate::index::entries::SentRows;
 use crate::index::table_version::TableVersion;
-use crate::index::version::{FileVersion, Version};
+use crate::index::version::{FileVersion, Version, added};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
 const MAX_FILES: usize = 256;
@@ -222,24 +219,20 @@ impl<'a> ScanPlan<'a> {
         })
     }
 
-    /// The pieces that are scanned, in the order of their rows, if these are the rows of one table.
-    pub(crate) fn pieces(&self) -> Option<Pieces> {
-        if !self.stated.is_empty() {
+    /// Whether these are the rows of one table in memory or in files, so that a plan reads some of its pieces alone
+    /// ([`over_pieces`](crate::exec::common::pieces::over_pieces)).
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.stated.is_empty() && self.memory.len() + self.files.len() == 1
+    }
+
+    /// The number of rows, if a table in memory is scanned and nothing else.
+    pub(crate) fn rows_in_memory(&self) -> Option<usize> {
+        let [memory] = self.memory.as_slice() else {
             return None;
-        }
-        match (self.memory.as_slice(), self.files.as_slice()) {
-            ([memory], []) => {
-                let batches = memory.partitions().iter().flatten();
-                Some(Pieces::Batches(
-                    batches.map(RecordBatch::num_rows).collect(),
-                ))
-            }
-            ([], [files]) => {
-                let files = planned_files(files).into_iter();
-                Some(Pieces::Files(files.map(|meta| meta.size).collect()))
-            }
-            _ => None,
-        }
+        };
+        let batches = memory.partitions().iter().flatten();
+        let rows = || batches.map(RecordBatch::num_rows).sum();
+        self.has_pieces().then(rows)
     }
 
     /// Whether rows of later batches may come before those of earlier ones.
@@ -487,16 +480,10 @@ pub(crate) struct RepeatedPlan {
     columns: Vec<PhysicalExprRef>,
 }
 
-impl SentRows for RepeatedPlan {
-    fn is_same(&self, other: &dyn SentRows) -> bool {
-        (other as &dyn Any).downcast_ref() == Some(self)
-    }
-
-    fn is_of_same_plan(&self, other: &dyn SentRows) -> bool {
-        let other = (other as &dyn Any).downcast_ref::<Self>();
-        other.is_some_and(|other| {
-            self.key.is_of_same_plan(&other.key) && self.columns == other.columns
-        })
+impl RepeatedPlan {
+    /// Whether both are the same, except for what is scanned.
+    pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
+        self.key.is_of_same_plan(&other.key) && self.columns == other.columns
     }
 }
 
@@ -516,11 +503,9 @@ impl PlanKey {
             _ => None,
         };
         let (now, before) = (files(self)?, files(older)?);
-        let mut left = before.iter().peekable();
-        let added = now.iter().map(|file| left.next_if_eq(&file).is_none());
-        let added = added.collect();
         let are_whole = now.iter().all(|file| file.range.is_none());
-        (are_whole && left.peek().is_none()).then_some(added)
+        let added = || added(now.iter(), before.iter(), PartialEq::eq);
+        are_whole.then(added)?
     }
 
     fn deals_out_batches(&self) -> bool {

@@ -63,7 +63,7 @@ impl VersionedScanExec {
 
 impl DisplayAs for VersionedScanExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (parts, rows) = (self.version.parts(), self.version.rows());
+        let (parts, rows) = (self.version.parts().len(), self.version.rows());
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 let operators = operators_text(self.hidden.as_ref());

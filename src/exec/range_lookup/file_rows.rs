@@ -77,9 +77,10 @@ impl ParquetFiles {
         scan: &RelationScan,
         version: &ScanVersion,
     ) -> Option<Self> {
-        let (RelationScan::Plan(plan), Some(versions)) = (scan, version.files()) else {
+        let (RelationScan::Plan(scan), Some(versions)) = (scan, version.listed_files()) else {
             return None;
         };
+        let plan = &scan.plan;
         let source = plan.downcast_ref::<DataSourceExec>()?;
         let scan = source.data_source().downcast_ref::<FileScanConfig>()?;
         let parquet: &ParquetSource = scan.file_source().downcast_ref()?;

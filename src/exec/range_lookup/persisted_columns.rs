@@ -24,7 +24,7 @@ use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_identity::add_expression;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_lookup::loaded_columns::ColumnMemory;
-use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
+use crate::exec::range_lookup::scan::{PlannedScan, RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{CHUNK_ROWS, ChunkExtremes};
 use crate::index::index_file::IndexFile;
 use crate::index::on_disk::OnDisk;
@@ -77,7 +77,7 @@ impl ColumnFile {
         (column, data_type): (&str, &DataType),
         contents: Contents,
     ) -> Option<Self> {
-        let RelationScan::Plan(plan) = scan else {
+        let RelationScan::Plan(PlannedScan { plan, .. }) = scan else {
             return None;
         };
         if directory.is_empty() {
@@ -100,8 +100,7 @@ impl ColumnFile {
         identity.add_debug(data_type);
         scanned.key.add_to(&mut identity, &mut of_version)?;
         add_expression(&scanned.over_scan(&expr)?, &mut identity)?;
-        let version = version.of_column(column);
-        let (store, path) = version.add_to(&mut of_version)?;
+        let (store, path) = version.of_column(column).add_to(&mut of_version)?;
         identity.add_debug(&(store, path.as_ref()));
         // Another version of DataFusion may read other values.
         of_version.add(datafusion::DATAFUSION_VERSION.as_bytes());

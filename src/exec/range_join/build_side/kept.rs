@@ -56,7 +56,7 @@ use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::index::catalog::{IndexCatalog, SessionCatalog};
 use crate::index::devices::Target;
-use crate::index::entries::KeptRows;
+use crate::index::entries::Kept;
 use crate::index::giving_pool::GivingPool;
 use crate::index::version::Version;
 use rmq_engine::Comparison;
@@ -180,8 +180,8 @@ impl BuildSideKeeper {
         &self,
         matches: impl Fn(&KeptSide<S>, &S) -> bool,
     ) -> Option<(Arc<S>, Target)> {
-        self.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::<S>::of(rows.as_ref())?;
+        self.catalog.find(|kept, version| {
+            let kept = KeptSide::<S>::of(kept.as_ref())?;
             let segment = kept.only_segment()?;
             let is_found = kept.key == self.key
                 && kept.may_serve(&self.columns)
@@ -192,12 +192,9 @@ impl BuildSideKeeper {
         })
     }
 
-    /// The rows, if they are kept in the order of the input, in however many segments.
-    pub(crate) fn find_in_order(&self) -> Option<Arc<dyn KeptRows>> {
-        self.catalog.find_rows(|rows, version| {
-            let is_found = rows.has_key(self.key.as_ref()) && version.matches(&self.version);
-            is_found.then(|| Arc::clone(rows))
-        })
+    /// Whether this is the rows in the order of the input, in however many segments.
+    pub(crate) fn is_of(&self, kept: &dyn Kept, version: &Version) -> bool {
+        kept.has_key(self.key.as_ref()) && version.matches(&self.version)
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
@@ -279,7 +276,7 @@ impl BuildSideKeeper {
 
     /// Whether a change of the files since the version was requested would be seen.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.version.has_files() || self.version.is_settled_at(self.requested)
+        self.version.is_settled_at(self.requested)
     }
 
     /// The rows in files, if other processes have written them.
@@ -416,7 +413,7 @@ impl BuildSideKeeper {
             rows,
         };
         let version = self.version.clone();
-        self.catalog.keep_rows(Arc::new(kept), version, self.limit);
+        self.catalog.keep(Arc::new(kept), version, self.limit);
         Ok(())
     }
 

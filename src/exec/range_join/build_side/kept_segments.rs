@@ -30,7 +30,7 @@ use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlanProperties;
 
-use crate::exec::common::pieces::{Pieces, over_pieces};
+use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
@@ -75,7 +75,6 @@ pub(super) struct WantedRows<'a> {
     version: &'a Version,
     /// Whether it has of files what their store told when they were listed.
     is_planned: bool,
-    pieces: Pieces,
     /// Whether the order of equal keys decides.
     needs_order: bool,
 }
@@ -100,14 +99,11 @@ impl<'a> WantedRows<'a> {
         needs_order: bool,
         is_planned: bool,
     ) -> Option<Self> {
-        if !scanned.is_in_order || needs_order && scanned.deals_out_batches() {
-            return None;
-        }
-        Some(Self {
+        let is_in_order = scanned.is_in_order && !(needs_order && scanned.deals_out_batches());
+        (is_in_order && scanned.has_pieces()).then_some(Self {
             key,
             version,
             is_planned,
-            pieces: scanned.pieces()?,
             needs_order,
         })
     }
@@ -168,16 +164,13 @@ impl WantedRows<'_> {
         kept: &KeptSide<S>,
         older: &Version,
     ) -> Option<Vec<bool>> {
-        let pieces = self.pieces.len();
-        let added = self.version.added_since(older, pieces, self.is_planned)?;
-        match self.pieces {
-            Pieces::Batches(_) => Some(added),
-            Pieces::Files(_) => {
-                // A plan may read other parts of the same files, or with other values of partition columns.
-                let by_plan = self.key.plan.files_added_since(&kept.key.plan)?;
-                (added == by_plan).then_some(added)
-            }
+        let added = self.version.added_since(older, self.is_planned)?;
+        if !self.version.has_files() {
+            return Some(added);
         }
+        // A plan may read other parts of the same files, or with other values of partition columns.
+        let by_plan = self.key.plan.files_added_since(&kept.key.plan)?;
+        (added == by_plan).then_some(added)
     }
 
     /// The rows of each segment of a side that is kept, and those of the rest. Those of files are estimated.
@@ -187,32 +180,21 @@ impl WantedRows<'_> {
         segment_of: &[usize],
     ) -> Vec<usize> {
         let tail = kept.rows.segments.len();
-        let mut rows = vec![0; tail + 1];
-        match &self.pieces {
-            Pieces::Batches(batches) => {
-                for (number, batch_rows) in segment_of.iter().zip(batches) {
-                    rows[*number] += batch_rows;
-                }
-            }
-            Pieces::Files(files) => {
-                let (mut kept_bytes, mut added_bytes) = (0, 0);
-                for (number, bytes) in segment_of.iter().zip(files) {
-                    let bytes_of = if *number == tail {
-                        &mut added_bytes
-                    } else {
-                        &mut kept_bytes
-                    };
-                    *bytes_of += u128::from(*bytes);
-                }
-                for (rows, segment) in rows.iter_mut().zip(&kept.rows.segments) {
-                    *rows = segment.total_rows();
-                }
-                let kept_rows: usize = rows.iter().sum();
-                let added = kept_rows as u128 * added_bytes / kept_bytes.max(1);
-                rows[tail] = usize::try_from(added).unwrap_or(usize::MAX);
-            }
+        let mut sizes = vec![0; tail + 1];
+        for (number, size) in segment_of.iter().zip(self.version.sizes()) {
+            sizes[*number] += u128::from(size);
         }
-        rows
+        if self.version.has_files() {
+            let (added_bytes, kept_bytes) = (sizes[tail], sizes[..tail].iter().sum::<u128>());
+            for (size, segment) in sizes.iter_mut().zip(&kept.rows.segments) {
+                *size = segment.total_rows() as u128;
+            }
+            let kept_rows: u128 = sizes[..tail].iter().sum();
+            sizes[tail] = kept_rows * added_bytes / kept_bytes.max(1);
+        }
+        let rows = sizes.into_iter();
+        let rows = rows.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        rows.collect()
     }
 }
 
@@ -226,8 +208,8 @@ impl<S: KeptSegment> KeptSegments<S> {
         let scanned = ScanPlan::of(keeper.plan())?;
         let needs_order = keeper.columns.row_order_matters();
         let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order, false)?;
-        let found = keeper.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::<S>::of(rows.as_ref())?;
+        let found = keeper.catalog.find(|kept, version| {
+            let kept = KeptSide::<S>::of(kept.as_ref())?;
             let division = wanted.divide(kept, version)?;
             Some((division, kept.target.clone()))
         });

@@ -20,7 +20,8 @@ use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::devices::Target;
-use crate::index::entries::KeptRows;
+use crate::index::entries::{Description, Kept};
+use crate::index::named_index::NamedIndex;
 use crate::index::on_disk::OnDisk;
 use crate::index::version::Version;
 use crate::range_agg::values::Values;
@@ -209,9 +210,9 @@ struct Threshold {
 }
 
 impl<S: KeptSegment> KeptSide<S> {
-    /// The side, if the rows are one.
-    pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
-        (rows as &dyn Any).downcast_ref()
+    /// The side, if this is one.
+    pub(super) fn of(kept: &dyn Kept) -> Option<&Self> {
+        (kept as &dyn Any).downcast_ref()
     }
 
     /// The only segment.
@@ -427,7 +428,7 @@ impl KeptSegment for Segment {
     }
 }
 
-impl<S: KeptSegment> KeptRows for KeptSide<S> {
+impl<S: KeptSegment> Kept for KeptSide<S> {
     fn has_key(&self, key: &dyn Any) -> bool {
         let key = key.downcast_ref::<RowsKey>();
         let is_same = key == Some(self.key.as_ref()) && self.is_in_order && !self.is_restored();
@@ -435,23 +436,30 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
         is_same && self.target == Target::Cpu
     }
 
-    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
+    fn is_of(&self, _named: &NamedIndex) -> bool {
+        // The name has another plan of the rows, of which the key tells.
+        false
+    }
+
+    fn replaces(&self, version: &Version, other: &dyn Kept, other_version: &Version) -> bool {
         Self::of(other).is_some_and(|other| {
             let is_as_useful = self.target == other.target
                 && (self.is_in_order || !other.is_in_order)
                 && (!self.is_restored() || other.is_restored())
                 && (self.is_in_order || self.has_all_of(other));
-            self.key.may_extend(&other.key)
-                && (!is_same_version || is_as_useful || other.has_failed())
+            version.may_succeed(other_version)
+                && self.key.may_extend(&other.key)
+                && (is_as_useful || other.has_failed() || !version.matches(other_version))
         })
     }
 
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn key_type(&self) -> &DataType {
-        &self.key_type
+    fn description(&self) -> Description {
+        Description {
+            table: None,
+            column: self.label.clone(),
+            extreme: None,
+            data_type: self.key_type.clone(),
+        }
     }
 
     fn rows(&self) -> usize {
@@ -462,6 +470,10 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
     fn bytes(&self) -> usize {
         let segments = self.rows.segments.iter();
         segments.map(|segment| segment.bytes()).sum()
+    }
+
+    fn is_reserved(&self) -> bool {
+        false
     }
 
     fn value_bytes(&self) -> usize {
@@ -482,6 +494,10 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
     fn is_idle(&self) -> bool {
         let mut segments = self.rows.segments.iter();
         segments.all(|segment| Arc::strong_count(segment) == 1 && segment.is_idle())
+    }
+
+    fn is_in_place(&self) -> bool {
+        false
     }
 
     fn target(&self) -> &Target {

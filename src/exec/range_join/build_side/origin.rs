@@ -115,9 +115,9 @@ fn is_kept(
         .iter()
         .map(|field| field.data_type().clone());
     let needs = DeviceNeeds::of_columns(columns, &types.collect::<Vec<_>>());
-    Some(catalog.has_rows(|rows, known| {
+    Some(catalog.has(|rows, known| {
         let is_same = || known.matches_planned(&version);
-        if let Some(kept) = KeptSide::<DeviceSegment>::of(rows) {
+        if let Some(kept) = KeptSide::<DeviceSegment>::of(rows.as_ref()) {
             let may_find = |segment: &Arc<DeviceSegment>| {
                 may_find(kept, segment, scanned.is_in_order, (&values, &needs))
             };
@@ -130,7 +130,7 @@ fn is_kept(
         if !on.cpu && rows.rows() > 0 {
             return false;
         }
-        KeptSide::<Segment>::of(rows).is_some_and(|kept| {
+        KeptSide::<Segment>::of(rows.as_ref()).is_some_and(|kept| {
             let may_find = |segment: &Arc<Segment>| {
                 scanned.is_in_order && kept.is_in_order
                     || missing_in(&segment.prepared(&values), columns).is_empty()
