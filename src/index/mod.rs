@@ -22,6 +22,7 @@ pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod entries;
 pub(crate) mod giving_pool;
+pub(crate) mod growth;
 pub(crate) mod index_file;
 pub(crate) mod key_index;
 pub(crate) mod named_index;

@@ -202,16 +202,20 @@ impl Version {
         })
     }
 
-    /// Adds what tells this version from others in any process; returns the store and the path of the first file.
-    /// `None` if it is not one of files alone.
-    pub(crate) fn add_to(&self, identity: &mut Identity) -> Option<(&str, &Path)> {
+    /// Adds the first file, which all versions of a table have, to `identity`, and what tells this version from others
+    /// in any process to `version`. `None` if it is not one of files alone.
+    pub(crate) fn add_to(&self, identity: &mut Identity, version: &mut Identity) -> Option<()> {
         if !self.columns.is_empty() || !self.stated.is_empty() {
             return None;
         }
         for file in &self.files {
-            file.add_to(identity);
+            file.add_to(version);
         }
-        self.files.first().map(FileVersion::path)
+        let (store, path) = self.files.first()?.path();
+        identity.add_debug(&(store, path.as_ref()));
+        // Another version of DataFusion may read or compute other values.
+        version.add(datafusion::DATAFUSION_VERSION.as_bytes());
+        Some(())
     }
 
     /// The files that a table provider has listed.

@@ -100,10 +100,8 @@ impl ColumnFile {
         identity.add_debug(data_type);
         scanned.key.add_to(&mut identity, &mut of_version)?;
         add_expression(&scanned.over_scan(&expr)?, &mut identity)?;
-        let (store, path) = version.of_column(column).add_to(&mut of_version)?;
-        identity.add_debug(&(store, path.as_ref()));
-        // Another version of DataFusion may read other values.
-        of_version.add(datafusion::DATAFUSION_VERSION.as_bytes());
+        let version = version.of_column(column);
+        version.add_to(&mut identity, &mut of_version)?;
         Some(Self {
             file: IndexFile::new(Path::new(directory), identity, of_version),
             directory: directory.to_string(),
@@ -132,16 +130,9 @@ impl ColumnFile {
                 return Ok(None);
             };
             let check = || waiting.check();
-            let Some(arrays) = file.read(Workers::new(1, &check))? else {
-                return Ok(None);
-            };
-            match ChunkExtremes::from_arrays(&arrays, file_ends, &this.data_type, budget) {
-                Ok(chunks) => Ok(Some(chunks)),
-                Err(error) => {
-                    file.warn_ignored(&error);
-                    Ok(None)
-                }
-            }
+            file.read(Workers::new(1, &check), |arrays| {
+                ChunkExtremes::from_arrays(&arrays, file_ends, &this.data_type, budget)
+            })
         })
         .await
     }
@@ -184,18 +175,12 @@ impl ColumnFile {
                 return Ok(None);
             }
             let check = || waiting.check();
-            let Some(arrays) = file.read(Workers::new(threads, &check))? else {
+            let workers = Workers::new(threads, &check);
+            let values = file.read(workers, |arrays| this.values(arrays, rows, file.rows()))?;
+            if values.is_none() {
                 memory.remove_bytes(file.bytes());
-                return Ok(None);
-            };
-            match this.values(arrays, rows, file.rows()) {
-                Ok(values) => Ok(Some(values)),
-                Err(error) => {
-                    memory.remove_bytes(file.bytes());
-                    file.warn_ignored(&error);
-                    Ok(None)
-                }
             }
+            Ok(values)
         })
         .await
     }

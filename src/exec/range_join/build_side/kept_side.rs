@@ -8,13 +8,13 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::common::plan_key::{PlanKey, ScanPlan};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
@@ -76,6 +76,32 @@ impl Value {
     }
 }
 
+/// The values that a join needs of its build side.
+#[derive(Debug, Clone)]
+pub(crate) struct JoinValues {
+    /// The columns of the build side, and their types.
+    pub(super) columns: BuildColumns,
+    pub(super) types: Vec<DataType>,
+    /// The value columns among them.
+    pub(super) values: Vec<Value>,
+}
+
+impl JoinValues {
+    /// Of columns over an input of this schema. `None` if one of them has no type.
+    pub(super) fn new(columns: &BuildColumns, values: Vec<Value>, input: &Schema) -> Option<Self> {
+        let schema = columns.schema(input).ok()?;
+        let types = schema
+            .fields()
+            .iter()
+            .map(|field| field.data_type().clone());
+        Some(Self {
+            columns: columns.clone(),
+            types: types.collect(),
+            values,
+        })
+    }
+}
+
 /// Rows that are sorted together, and what queries have needed of their values.
 pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// The number of rows, with those that can't match.
@@ -89,6 +115,9 @@ pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
 
     /// Whether all that `other` has can be found here.
     fn has_all_of(&self, other: &Self) -> bool;
+
+    /// Whether these values are there, with all that the join needs of them.
+    fn has_all(&self, values: &JoinValues) -> bool;
 
     /// Whether no query uses the rows.
     fn is_idle(&self) -> bool;
@@ -300,6 +329,11 @@ impl Segment {
         }
     }
 
+    /// The value columns that are missing, by their indexes, and what of them.
+    pub(super) fn missing(&self, values: &JoinValues) -> Vec<(usize, ColumnNeeds)> {
+        missing_in(&self.prepared(&values.values), &values.columns)
+    }
+
     /// What is kept of each value.
     pub(super) fn prepared(&self, values: &[Value]) -> Vec<PreparedColumn> {
         let parts = self.parts();
@@ -399,6 +433,10 @@ impl KeptSegment for Segment {
         })
     }
 
+    fn has_all(&self, values: &JoinValues) -> bool {
+        self.missing(values).is_empty()
+    }
+
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.sorted) == 1
     }
@@ -426,6 +464,20 @@ impl KeptSegment for Segment {
     fn disk(&self) -> Option<&'static str> {
         self.disk.label()
     }
+}
+
+/// What is missing of the value columns, as their indexes, and what of them.
+pub(super) fn missing_in(
+    prepared: &[PreparedColumn],
+    columns: &BuildColumns,
+) -> Vec<(usize, ColumnNeeds)> {
+    let missing = prepared.iter().enumerate().map(|(i, prepared)| {
+        let needs = ColumnNeeds::of_column(columns, i);
+        (i, needs.without(prepared))
+    });
+    missing
+        .filter(|(_, needs)| *needs != ColumnNeeds::default())
+        .collect()
 }
 
 impl<S: KeptSegment> Kept for KeptSide<S> {
