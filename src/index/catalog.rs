@@ -167,15 +167,15 @@ impl IndexCatalog {
         let others = if kept.is_reserved() {
             Some(usize::MAX)
         } else {
-            limit.0.checked_sub(kept.bytes())
+            limit.0.checked_sub(kept.memory().host)
         };
         if let Some(others) = others {
             // What is new is not among what gives way to it.
             let mut held = self.total.load(Ordering::Relaxed) + entries.unreserved_bytes();
             while held > others
-                && let Some(entry) = entries.evict(|kept| kept.bytes() > 0)
+                && let Some(entry) = entries.evict(|kept| kept.memory().host > 0)
             {
-                held = held.saturating_sub(entry.kept.bytes());
+                held = held.saturating_sub(entry.kept.memory().host);
                 evicted.push(entry);
             }
             let name = name.or_else(|| entries.name_of(kept.as_ref(), &version));
@@ -228,9 +228,9 @@ impl IndexCatalog {
             return exec_err!("these rows have the index {known} already");
         }
         let named = others.iter().filter(|entry| entry.name.is_some());
-        let selected_bytes = selected.iter().map(|entry| entry.kept.bytes());
+        let selected_bytes = selected.iter().map(|entry| entry.kept.memory().host);
         let bytes: usize = named
-            .map(|entry| entry.kept.bytes())
+            .map(|entry| entry.kept.memory().host)
             .chain(selected_bytes)
             .sum();
         if bytes > limit.0 {
@@ -301,7 +301,7 @@ impl IndexCatalog {
 
     /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of host memory.
     pub(crate) fn shrink_to(&self, limit: ByteSize) {
-        while self.bytes() > limit.0 && self.evict(|kept| kept.bytes() > 0) {}
+        while self.bytes() > limit.0 && self.evict(|kept| kept.memory().host > 0) {}
     }
 
     /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of each device.
@@ -311,7 +311,7 @@ impl IndexCatalog {
 
     /// Evicts the least worthwhile index that is on devices; false if there is none.
     pub(crate) fn evict_from_device(&self) -> bool {
-        self.evict(|kept| kept.device_bytes() > 0)
+        self.evict(|kept| kept.memory().device > 0)
     }
 
     /// Bytes of host memory that [`Self::give_way`] may release.
@@ -328,7 +328,7 @@ impl IndexCatalog {
         loop {
             match grow() {
                 Err(_)
-                    if self.evict(|kept| kept.bytes() > 0 && kept.is_idle())
+                    if self.evict(|kept| kept.memory().host > 0 && kept.is_idle())
                         || self.lock().drop_values_of_named() => {}
                 grown => return grown,
             }
@@ -409,7 +409,7 @@ impl IndexCatalog {
         }
         let reservation = MemoryConsumer::new(format!("rmq index of {column}")).register(pool);
         while self.bytes().saturating_add(bytes) > limit.0 {
-            if !self.evict(|kept| kept.bytes() > 0) {
+            if !self.evict(|kept| kept.memory().host > 0) {
                 return resources_err!(
                     "the index of {column} needs {bytes} bytes, but indexes that running queries use leave less than that of \
                      rmq.index_memory_limit = '{limit}'; raise it"
@@ -470,6 +470,7 @@ impl IndexCatalog {
         let entries = self.lock();
         let describe = |entry: &Entry| {
             let kept = &entry.kept;
+            let memory = kept.memory();
             let Description {
                 table,
                 column,
@@ -485,8 +486,8 @@ impl IndexCatalog {
                 extreme,
                 data_type,
                 rows: kept.rows(),
-                bytes: kept.bytes(),
-                device_bytes: kept.device_bytes(),
+                bytes: memory.host,
+                device_bytes: memory.device,
                 engine: kept.target().label(),
                 hits: entry.hits,
                 age: entry.cached_at.elapsed(),

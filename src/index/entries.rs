@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::iter::Sum;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,22 +31,16 @@ pub(crate) trait Kept: Any + Debug + Send + Sync {
     /// The number of rows.
     fn rows(&self) -> usize;
 
-    /// Bytes of host memory now: indexes are built when queries justify it.
-    fn bytes(&self) -> usize;
+    /// The memory that it takes now: indexes are built when queries justify it.
+    fn memory(&self) -> KeptMemory;
 
-    /// Whether the catalog has reserved these bytes ([`IndexCatalog::reserve`]).
+    /// Whether the catalog has reserved the memory of the host ([`IndexCatalog::reserve`]).
     ///
     /// [`IndexCatalog::reserve`]: crate::index::catalog::IndexCatalog::reserve
     fn is_reserved(&self) -> bool;
 
-    /// Those of values that queries have needed, which can be read again.
-    fn value_bytes(&self) -> usize;
-
-    /// Drops these values where no query uses them.
+    /// Drops the values that can be read again.
     fn drop_values(&self);
-
-    /// Bytes of each device that has it.
-    fn device_bytes(&self) -> usize;
 
     /// Whether no query uses it, so that its memory is free once it is evicted.
     fn is_idle(&self) -> bool;
@@ -58,6 +53,27 @@ pub(crate) trait Kept: Any + Debug + Send + Sync {
 
     /// Whether it is in files: `writing`, `written`, `failed`, or `loaded` from there.
     fn disk(&self) -> Option<&'static str>;
+}
+
+/// Bytes that something takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KeptMemory {
+    /// Of the host.
+    pub(crate) host: usize,
+    /// Those of them that are values which queries have needed and can read again.
+    pub(crate) values: usize,
+    /// Of each device that has it.
+    pub(crate) device: usize,
+}
+
+impl Sum for KeptMemory {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            host: sum.host + one.host,
+            values: sum.values + one.values,
+            device: sum.device + one.device,
+        })
+    }
 }
 
 /// What is kept, as `rmq_indexes()` shows it where it has no name.
@@ -78,7 +94,8 @@ fn cost_per_byte(kept: &dyn Kept) -> f64 {
     let per_row = if kept.is_in_place() { 0.1 } else { 1.0 };
     let is_in_files = matches!(kept.disk(), Some("written" | "loaded"));
     let per_row = if is_in_files { per_row / 5.0 } else { per_row };
-    let bytes = (kept.bytes() + kept.device_bytes()).max(1);
+    let KeptMemory { host, device, .. } = kept.memory();
+    let bytes = (host + device).max(1);
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let cost_per_byte = per_row * kept.rows().max(1) as f64 / bytes as f64;
     cost_per_byte.log2().round().exp2()
@@ -160,8 +177,8 @@ impl Entries {
     pub(super) fn idle_bytes(&self) -> usize {
         let idle = self.all.iter().filter(|entry| entry.kept.is_idle());
         let bytes = idle.map(|entry| match &entry.name {
-            None => entry.kept.bytes(),
-            Some(_) => entry.kept.value_bytes(),
+            None => entry.kept.memory().host,
+            Some(_) => entry.kept.memory().values,
         });
         bytes.sum()
     }
@@ -170,7 +187,7 @@ impl Entries {
     pub(super) fn drop_values_of_named(&self) -> bool {
         let idle = self.all.iter().filter(|entry| entry.kept.is_idle());
         let named = idle.filter(|entry| entry.name.is_some());
-        let with_values = named.filter(|entry| entry.kept.value_bytes() > 0);
+        let with_values = named.filter(|entry| entry.kept.memory().values > 0);
         with_values.map(|entry| entry.kept.drop_values()).count() > 0
     }
 
@@ -222,6 +239,6 @@ impl Entries {
     /// Bytes of host memory that the catalog has not reserved.
     pub(super) fn unreserved_bytes(&self) -> usize {
         let entries = self.all.iter().filter(|entry| !entry.kept.is_reserved());
-        entries.map(|entry| entry.kept.bytes()).sum()
+        entries.map(|entry| entry.kept.memory().host).sum()
     }
 }

@@ -202,6 +202,11 @@ impl Version {
         })
     }
 
+    /// The same version with these files.
+    pub(crate) fn with_files(self, files: Vec<FileVersion>) -> Self {
+        Self { files, ..self }
+    }
+
     /// Adds the first file, which all versions of a table have, to `identity`, and what tells this version from others
     /// in any process to `version`. `None` if it is not one of files alone.
     pub(crate) fn add_to(&self, identity: &mut Identity, version: &mut Identity) -> Option<()> {

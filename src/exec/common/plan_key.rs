@@ -259,42 +259,33 @@ impl<'a> ScanPlan<'a> {
         over(&self.columns, &repeatable(expr)?)
     }
 
-    /// The version of the rows and of the columns that these expressions over the scan read. `None` if there is no row
-    /// that would tell it from others. `whose` tells in errors which scan it is: "of a range join".
-    ///
-    /// # Errors
-    /// An execution error if a file is gone or has changed since the scan was planned.
-    pub(crate) async fn version(
-        &self,
-        whose: &str,
-        expressions: &[PhysicalExprRef],
-        context: &TaskContext,
-    ) -> Result<Option<Version>> {
-        let mut files = vec![];
-        for scan in &self.files {
-            files.extend(file_versions(whose, scan, context).await?);
-        }
-        Ok(self.version_of_files(expressions, files))
-    }
-
-    /// As [`Self::version`], with what the stores told of files when they were listed.
+    /// The version of the rows and of the columns that these expressions over the scan read, with what the stores told of
+    /// files when they were listed. `None` if there is no row that would tell it from others.
     pub(crate) fn planned_version(&self, expressions: &[PhysicalExprRef]) -> Option<Version> {
-        let files = self.files.iter().copied().flat_map(planned_file_versions);
-        self.version_of_files(expressions, files.collect())
-    }
-
-    fn version_of_files(
-        &self,
-        expressions: &[PhysicalExprRef],
-        files: Vec<FileVersion>,
-    ) -> Option<Version> {
         let filters = self.key.operators.iter().filter_map(|op| match op {
             Operator::Filter(predicate) => Some(predicate),
             _ => None,
         });
         let expressions = expressions.iter().chain(filters);
+        let files = self.files.iter().copied().flat_map(planned_file_versions);
         let stated = self.stated.iter().copied().cloned().collect();
-        self.version_with(expressions, |_| true, files, stated)
+        self.version_with(expressions, |_| true, files.collect(), stated)
+    }
+
+    /// The present versions of the files. `whose` tells in errors which scan it is: "of a range join".
+    ///
+    /// # Errors
+    /// An execution error if a file is gone or has changed since the scan was planned.
+    pub(crate) async fn present_files(
+        &self,
+        whose: &str,
+        context: &TaskContext,
+    ) -> Result<Vec<FileVersion>> {
+        let mut files = vec![];
+        for scan in &self.files {
+            files.extend(file_versions(whose, scan, context).await?);
+        }
+        Ok(files)
     }
 
     /// The version of the columns in memory that this expression over the scan reads, in the batches whose numbers

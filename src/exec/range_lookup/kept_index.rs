@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::RepeatedPlan;
 use crate::index::devices::Target;
-use crate::index::entries::{Description, Kept};
+use crate::index::entries::{Description, Kept, KeptMemory};
 use crate::index::named_index::NamedIndex;
 use crate::index::reserved_index::ReservedIndex;
 use crate::index::version::Version;
@@ -83,23 +83,19 @@ impl Kept for KeptIndex {
         self.reserved.index.rows()
     }
 
-    fn bytes(&self) -> usize {
-        self.reserved.bytes()
+    fn memory(&self) -> KeptMemory {
+        KeptMemory {
+            host: self.reserved.bytes(),
+            values: 0,
+            device: self.reserved.device_bytes(),
+        }
     }
 
     fn is_reserved(&self) -> bool {
         true
     }
 
-    fn value_bytes(&self) -> usize {
-        0
-    }
-
     fn drop_values(&self) {}
-
-    fn device_bytes(&self) -> usize {
-        self.reserved.device_bytes()
-    }
 
     fn is_idle(&self) -> bool {
         ReservedIndex::is_idle(&self.reserved)

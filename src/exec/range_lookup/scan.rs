@@ -322,7 +322,8 @@ pub(crate) async fn version_of_files(
     };
     let requested = SystemTime::now();
     let whose = format!("of '{label}'");
-    let version = scanned.version(&whose, &[], context).await?;
+    let files = scanned.present_files(&whose, context).await?;
+    let version = Version::from_scans([], files, vec![]);
     Ok(version.map(|version| ScanVersion::new(version, requested)))
 }
 

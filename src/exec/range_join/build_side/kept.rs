@@ -395,10 +395,11 @@ async fn version_now(lookup: &KeptLookup, context: &TaskContext) -> Option<Versi
         return Some(lookup.version.clone());
     }
     let scanned = ScanPlan::of(&lookup.plan)?;
-    let keys = &lookup.key.keys;
-    let version = scanned.version("of a range join", keys, context).await;
-    version.unwrap_or_else(|error| {
-        log::debug!("the rows of a range join are not kept: {error}");
-        None
-    })
+    match scanned.present_files("of a range join", context).await {
+        Ok(files) => Some(lookup.version.clone().with_files(files)),
+        Err(error) => {
+            log::debug!("the rows of a range join are not kept: {error}");
+            None
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{JoinValues, KeptSegment, Value};
 use crate::index::devices::Target;
+use crate::index::entries::KeptMemory;
 use crate::index::version::Version;
 
 /// Rows that devices have sorted, and what they have of their values.
@@ -127,20 +128,17 @@ impl KeptSegment for DeviceSegment {
         Arc::strong_count(&self.lock().side) == 1
     }
 
-    fn bytes(&self) -> usize {
-        self.lock().side.bytes()
-    }
-
-    /// None: indexes with names are on the CPU.
-    fn value_bytes(&self) -> usize {
-        0
+    /// Values are not told apart, as indexes with names are on the CPU.
+    fn memory(&self) -> KeptMemory {
+        let side = &self.lock().side;
+        KeptMemory {
+            host: side.bytes(),
+            values: 0,
+            device: side.device_bytes(),
+        }
     }
 
     fn drop_values(&self) {}
-
-    fn device_bytes(&self) -> usize {
-        self.lock().side.device_bytes()
-    }
 
     fn disk(&self) -> Option<&'static str> {
         None

@@ -20,7 +20,7 @@ use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::devices::Target;
-use crate::index::entries::{Description, Kept};
+use crate::index::entries::{Description, Kept, KeptMemory};
 use crate::index::named_index::NamedIndex;
 use crate::index::on_disk::OnDisk;
 use crate::index::version::Version;
@@ -122,17 +122,11 @@ pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// Whether no query uses the rows.
     fn is_idle(&self) -> bool;
 
-    /// Bytes of host memory.
-    fn bytes(&self) -> usize;
+    /// The memory that it takes.
+    fn memory(&self) -> KeptMemory;
 
-    /// Those of values that can be read again.
-    fn value_bytes(&self) -> usize;
-
-    /// Drops these.
+    /// Drops the values that can be read again.
     fn drop_values(&self);
-
-    /// Bytes of each device.
-    fn device_bytes(&self) -> usize;
 
     /// Whether the rows are in files, as `rmq_indexes()` tells.
     fn disk(&self) -> Option<&'static str>;
@@ -441,24 +435,21 @@ impl KeptSegment for Segment {
         Arc::strong_count(&self.sorted) == 1
     }
 
-    fn bytes(&self) -> usize {
-        self.sorted.registered_bytes() + self.value_bytes()
-    }
-
-    fn value_bytes(&self) -> usize {
+    fn memory(&self) -> KeptMemory {
         let parts = self.parts();
         let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
         let orders = parts.orders.iter().map(|order| order.bytes());
         let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        values.chain(orders).chain(thresholds).sum()
+        let values = values.chain(orders).chain(thresholds).sum();
+        KeptMemory {
+            host: self.sorted.registered_bytes() + values,
+            values,
+            device: 0,
+        }
     }
 
     fn drop_values(&self) {
         *self.parts() = Parts::default();
-    }
-
-    fn device_bytes(&self) -> usize {
-        0
     }
 
     fn disk(&self) -> Option<&'static str> {
@@ -519,28 +510,18 @@ impl<S: KeptSegment> Kept for KeptSide<S> {
         segments.map(|segment| segment.total_rows()).sum()
     }
 
-    fn bytes(&self) -> usize {
+    fn memory(&self) -> KeptMemory {
         let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.bytes()).sum()
+        segments.map(|segment| segment.memory()).sum()
     }
 
     fn is_reserved(&self) -> bool {
         false
     }
 
-    fn value_bytes(&self) -> usize {
-        let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.value_bytes()).sum()
-    }
-
     fn drop_values(&self) {
         let segments = self.rows.segments.iter();
         segments.for_each(|segment| segment.drop_values());
-    }
-
-    fn device_bytes(&self) -> usize {
-        let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.device_bytes()).sum()
     }
 
     fn is_idle(&self) -> bool {
