@@ -56,11 +56,10 @@
 //! The index follows *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* by Kreis et al., 2026.
 //!
 //! # Extending
-//! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other
-//!   rules and other planners.
+//! - [`logical_plan`] has the nodes and [`physical_plan`] the operators, for other rules and planners.
 //! - [`plan`](plan()) plans a query in a session's own query planner.
-//! - [`sql`] plans statements with ASOF JOIN, which [`sql_to_statement`] parses and [`prepare_statement`] prepares for
-//!   `ctx.sql`'s planner.
+//! - [`sql`] plans statements with ASOF JOIN anywhere; [`sql_to_statement`] parses them for a program that has
+//!   `SessionState::statement_to_plan` plan them.
 //! - [`VersionedTable`] lets a table provider state its version, so that indexes of its columns are kept.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
@@ -75,7 +74,7 @@ mod exec;
 mod expr;
 mod index;
 pub mod logical_plan;
-pub mod optimizer;
+mod optimizer;
 mod planner;
 mod range_agg;
 mod session;
@@ -87,14 +86,12 @@ pub use common::options::{
     SessionRole,
 };
 pub use common::range_function::{RangeFunction, RangeResult};
-pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
-pub use expr::range_udf::ranged_column;
 pub use index::catalog::SharedIndexes;
 pub use index::named_index::NamedIndex;
 pub use index::table_version::{TableVersion, VersionedTable};
 pub use planner::memory_limit::follow_memory_limit;
 pub use planner::query_planning::plan;
-pub use planner::statement::{prepare_statement, sql, sql_to_statement, with_known_joins};
+pub use planner::statement::{sql, sql_to_statement};
 pub use rmq_engine::{Comparison, Extreme, RangeEnd};
 pub use session::{
     SessionStateBuilderExt, register, register_keeping_query_planner, register_versioned,
@@ -103,23 +100,19 @@ pub use session::{
 /// The physical operators.
 ///
 /// The crate `datafusion-rmq-proto` writes and reads them, for engines that send plans to other processes.
-/// [`plan_range_join`](physical_plan::plan_range_join) makes a [`RangeJoinExec`](physical_plan::RangeJoinExec) of its
-/// spec, its label and its inputs, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join).
 pub mod physical_plan {
     pub use crate::exec::create_index::CreateIndexExec;
     pub use crate::exec::range_join::exec::RangeJoinExec;
     pub use crate::exec::range_join::mode::JoinMode;
-    pub use crate::exec::range_lookup::call::PhysicalCall;
     pub use crate::exec::range_lookup::exec::RangeLookupExec;
-    pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
+    pub use crate::exec::range_lookup::prepare::PrepareIndexesExec;
     pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
-    pub use crate::exec::unique_groups::replay::ReplayExec;
     pub use crate::exec::window_frame::exec::WindowFrameExec;
-    pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
-    pub use crate::planner::range_join_planner::plan_range_join;
 }
 
-/// What operators and functions are made of, for `datafusion-rmq-proto`. Not part of the stable interface.
+/// What the other crates of this project need besides: what operators and functions are made of, for
+/// `datafusion-rmq-proto`, and the steps of [`sql`], for the shell and the Python package. Not part of the stable
+/// interface.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::exec::common::note::NoteExec;
@@ -129,14 +122,21 @@ pub mod parts {
     pub use crate::exec::range_join::parts::RangeJoinParts;
     pub use crate::exec::range_join::row_join::RowJoin;
     pub use crate::exec::range_join::row_threshold::RowThreshold;
+    pub use crate::exec::range_lookup::call::PhysicalCall;
     pub use crate::exec::range_lookup::parts::{
         CallParts, LookupParts, RelationParts, RequiredIndexParts, SharedRelation, WeakRelation,
         prepare_indexes, range_lookup,
     };
+    pub use crate::exec::range_lookup::prepare::PhysicalLookup;
+    pub use crate::exec::unique_groups::replay::ReplayExec;
     pub use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
-    pub use crate::expr::index_lookup::WeakIndexSlot;
+    pub use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, WeakIndexSlot};
     pub use crate::expr::parts::{FunctionParts, named_functions};
+    pub use crate::expr::range_udf::ranged_column;
     pub use crate::optimizer::logical::merge_states::MergedStates;
+    pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
+    pub use crate::planner::range_join_planner::plan_range_join;
+    pub use crate::planner::statement::{parse_statement, prepare_statement, with_known_joins};
 }
 
 #[doc(hidden)]

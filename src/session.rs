@@ -39,17 +39,34 @@ use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;
-use crate::optimizer::physical::guarded_rule::GuardedRule;
-use crate::optimizer::when_rewriting::WhenRewriting;
-use crate::optimizer::{
-    ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, FiltersOfFramesToCases, FirstRowsToNearestRows,
-    GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinToRangeJoin, KeepRowOrder,
-    KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
-    NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, OuterJoinToAntiJoin,
-    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, SubqueryToRangeJoin,
-    TimeDifferences, UseUniqueGroups, WindowsToFrames,
+use crate::optimizer::logical::anti_left_join::OuterJoinToAntiJoin;
+use crate::optimizer::logical::arg_extreme::ArgExtremesToFirstValues;
+use crate::optimizer::logical::filtered_frames::FiltersOfFramesToCases;
+use crate::optimizer::logical::first_rows::FirstRowsToNearestRows;
+use crate::optimizer::logical::grouped_join::{
+    DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
 };
+use crate::optimizer::logical::interval_bounds::IntervalProductsToBounds;
+use crate::optimizer::logical::lateral::LateralToRangeJoin;
+use crate::optimizer::logical::long_lists::LongListsToTables;
+use crate::optimizer::logical::memberships::ExistsToCounts;
+use crate::optimizer::logical::nested_subquery::NestedSubqueriesToColumns;
+use crate::optimizer::logical::no_later_row::LaterRowsToLastKeys;
+use crate::optimizer::logical::nullable_subquery::NullableSubqueries;
+use crate::optimizer::logical::order_by_distance::OrderByDistances;
+use crate::optimizer::logical::range_call::frame_call::CheckFrameCalls;
+use crate::optimizer::logical::range_call::scalar_call::RangeCallToLookup;
+use crate::optimizer::logical::renewed_schemas::RenewSchemas;
+use crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin;
+use crate::optimizer::logical::time_differences::TimeDifferences;
+use crate::optimizer::logical::unused_aggregates::DropUnusedAggregates;
+use crate::optimizer::physical::guarded_rule::GuardedRule;
+use crate::optimizer::physical::joins_to_range_joins::JoinToRangeJoin;
+use crate::optimizer::physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
+use crate::optimizer::physical::row_order::{KeepRowOrder, ShowRowOrder};
+use crate::optimizer::physical::unique_groups::UseUniqueGroups;
+use crate::optimizer::physical::window_frames::WindowsToFrames;
+use crate::optimizer::when_rewriting::WhenRewriting;
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
 use crate::planner::query_planner::RmqQueryPlanner;

@@ -11,7 +11,8 @@ use datafusion::common::{DFSchema, ExprSchema, Result, plan_err};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::optimizer::AnalyzerRule;
-use datafusion_rmq::{RangeFunction, ranged_column};
+use datafusion_rmq::RangeFunction;
+use datafusion_rmq::parts::ranged_column;
 
 /// Refuses plans that compare ordered categories. It comes before all rules that add casts.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{RmqOptions, SessionStateBuilderExt, prepare_statement, sql_to_statement};
+use datafusion_rmq::parts::{parse_statement, prepare_statement};
+use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
@@ -121,7 +122,7 @@ impl Shared {
         datafusion_rmq::follow_memory_limit(&self.ctx);
         let state = self.ctx.state();
         let planned = async {
-            let mut statement = sql_to_statement(&state, text)?;
+            let mut statement = parse_statement(&state, text)?;
             let marks = number_question_marks(&mut statement)?;
             prepare_statement(&mut statement, state.config_options())?;
             parenthesize_inserted(&mut statement);

@@ -10,7 +10,8 @@ use datafusion::sql::sqlparser::ast::{
     Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, Query,
     Statement as SqlStatement, TableFactor, Value, Visit, Visitor,
 };
-use datafusion_rmq::{RangeFunction, sql_to_statement};
+use datafusion_rmq::RangeFunction;
+use datafusion_rmq::parts::parse_statement;
 
 /// Returns the tables that a statement reads and names without a schema. Names of WITH are not among them, nor the
 /// table that is created or changed.
@@ -19,7 +20,7 @@ pub fn unqualified(state: &SessionState, sql: &str) -> Result<BTreeSet<String>> 
         state,
         names: BTreeSet::new(),
     };
-    let statement = sql_to_statement(state, sql)?;
+    let statement = parse_statement(state, sql)?;
     found.add_statement(&statement)?;
     Ok(found.names)
 }

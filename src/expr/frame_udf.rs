@@ -23,7 +23,7 @@ use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::expr::key_frame::key_positions;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
 use crate::index::threshold::check_comparable;
 
@@ -237,15 +237,10 @@ impl PartitionEvaluator for FrameEvaluator {
             None => (left, right),
         };
         // DataFusion's tasks use all cores already, so each index is built on one thread.
-        let chunks = Chunks {
-            arrays: vec![Arc::clone(value)],
-            owned_elsewhere: true,
-        };
-        let index = ColumnIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
+        let chunks = Chunks::borrowed(vec![Arc::clone(value)]);
+        let index = KeyIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
         let name = self.function.frame_name();
-        let answer = index
-            .keys()
-            .call(self.function, name, (left, right), last)?;
+        let answer = index.call(self.function, name, (left, right), last)?;
         let array = answer.values.or(answer.positions);
         array.ok_or_else(|| exec_datafusion_err!("the index did not answer {name}"))
     }

@@ -55,6 +55,15 @@ impl CpuFallback {
         &self.chunks
     }
 
+    /// Bytes of the column, if nothing else accounts for them.
+    pub(crate) fn owned_bytes(&self) -> usize {
+        if self.chunks.owned_elsewhere {
+            0
+        } else {
+            self.chunks.bytes()
+        }
+    }
+
     /// The index, built by the first call, for devices that failed with this message.
     ///
     /// # Errors

@@ -12,12 +12,12 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 use bytes::Bytes;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use crate::common::ordered_type::KeyLayout;
 use crate::index::narrow_keys::{SIGN_32, day_time, fold_16, month_day_nano};
 use bytemuck::Pod;
-use rmq_engine::OutputBuffer;
+use rmq_engine::{OutputBuffer, OutputValues};
 
 /// Converts the keys that an engine returns back to Arrow's values.
 #[derive(Debug, Clone)]
@@ -71,8 +71,17 @@ impl Decoder {
         self.native(values, valid).map(Some)
     }
 
-    /// Decodes 32-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_32(&self, keys: OutputBuffer<u32>, valid: NullBuffer) -> Result<ArrayRef> {
+    /// Decodes keys; NULL where `valid` is not set.
+    pub(crate) fn decode(&self, keys: OutputValues, valid: NullBuffer) -> Result<ArrayRef> {
+        match keys {
+            OutputValues::W32(keys) => self.decode_32(keys, valid),
+            OutputValues::W64(keys) => self.decode_64(keys, valid),
+            OutputValues::W128(keys) => self.decode_128(keys, valid),
+            OutputValues::None => internal_err!("an engine returned no keys"),
+        }
+    }
+
+    fn decode_32(&self, keys: OutputBuffer<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             KeyLayout::Native(..) => self.native(buffer(keys), valid),
             KeyLayout::Narrow => self.narrow(&keys, valid),
@@ -89,8 +98,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes 64-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_64(&self, keys: OutputBuffer<u64>, valid: NullBuffer) -> Result<ArrayRef> {
+    fn decode_64(&self, keys: OutputBuffer<u64>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             KeyLayout::Native(..) => self.native(buffer(keys), valid),
             _ => {
@@ -100,12 +108,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes 128-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_128(
-        &self,
-        keys: OutputBuffer<u128>,
-        valid: NullBuffer,
-    ) -> Result<ArrayRef> {
+    fn decode_128(&self, keys: OutputBuffer<u128>, valid: NullBuffer) -> Result<ArrayRef> {
         if self.layout == KeyLayout::MonthDayNano {
             let values: Vec<_> = keys.iter().map(|key| month_day_nano(*key)).collect();
             return self.native(Buffer::from_vec(values), valid);

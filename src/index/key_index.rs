@@ -4,14 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
-use arrow::datatypes::DataType;
-use datafusion::common::{Result, exec_err};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
 
 use crate::common::errors::engine_error;
+use crate::common::ordered_type::key_bytes;
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
+use crate::index::any_width::{AnyWidth, with_width};
 use crate::index::best_positions::{CountedRanges, counted_ranges};
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
@@ -19,34 +21,21 @@ use crate::index::threshold::{AnyKeys, ThresholdTest};
 use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::cpu::{CpuEngine, LazyBuild, SearchKey};
 use rmq_engine::{
-    BuildOptions, Column, Engine, Extreme, Key, ListLimits, OutputBuffer, Outputs, RangeEnd,
-    RangeIndex, RowList, SegmentedIndex,
+    BuildOptions, ColumnChunks, ColumnSize, Engine, Extreme, Key, ListLimits, OutputBuffer,
+    OutputValues, RangeEnd, RangeIndex, RowList, SegmentedIndex,
 };
 
 /// An engine's index, and the decoder of its keys.
 #[derive(Debug)]
 pub(crate) struct KeyIndex {
-    index: AnyWidth,
+    index: AnyIndex,
     decoder: Decoder,
+    /// Bytes of keys that were copied for it, 0 if the engine refers to the column or has a copy of its own.
+    copied_bytes: usize,
 }
 
-#[derive(Debug)]
-enum AnyWidth {
-    W32(Arc<dyn RangeIndex<u32>>),
-    W64(Arc<dyn RangeIndex<u64>>),
-    W128(Arc<dyn RangeIndex<u128>>),
-}
-
-/// Runs `$body` with `$index` bound to the index, whatever its key width.
-macro_rules! with_index {
-    ($any:expr, $index:ident => $body:expr) => {
-        match $any {
-            AnyWidth::W32($index) => $body,
-            AnyWidth::W64($index) => $body,
-            AnyWidth::W128($index) => $body,
-        }
-    };
-}
+type AnyIndex =
+    AnyWidth<Arc<dyn RangeIndex<u32>>, Arc<dyn RangeIndex<u64>>, Arc<dyn RangeIndex<u128>>>;
 
 /// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns an engine's result.
 macro_rules! with_keys {
@@ -60,6 +49,15 @@ macro_rules! with_keys {
     };
 }
 
+/// Ranges whose rows are counted before a cancelled query is noticed: 16 ranges of 100 million rows take some 0.1 s.
+const COUNTED_AT_ONCE: usize = 16;
+
+/// The options that indexes of [`KeyIndex::on_cpu`] are estimated with.
+pub(crate) const WITH_POSITIONS: BuildOptions = BuildOptions {
+    positions: true,
+    threads: 1,
+};
+
 /// The results of a batch of ranges, one entry per range: NULL where the range has no value.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -69,6 +67,28 @@ pub(crate) struct Answer {
     pub(crate) used_cpu_fallback: bool,
 }
 
+impl Answer {
+    /// The values.
+    ///
+    /// # Errors
+    /// An internal error if they were not requested.
+    pub(crate) fn into_values(self) -> Result<ArrayRef> {
+        let values = self.values;
+        values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
+    }
+
+    /// The positions.
+    ///
+    /// # Errors
+    /// An internal error if they were not requested.
+    pub(crate) fn into_positions(self) -> Result<Int64Array> {
+        let positions = self.positions;
+        let positions =
+            positions.ok_or_else(|| internal_datafusion_err!("an index returned no positions"))?;
+        Ok(positions.as_primitive::<Int64Type>().clone())
+    }
+}
+
 impl KeyIndex {
     /// Builds the index of an encoded column.
     ///
@@ -76,17 +96,28 @@ impl KeyIndex {
     /// The engine's, such as memory that is not available.
     pub(crate) fn build(
         engine: &dyn Engine,
-        column: KeyColumn,
-        decoder: Decoder,
+        encoded: Encoded,
         options: &BuildOptions,
     ) -> Result<Self> {
+        let Encoded {
+            column,
+            decoder,
+            copied_bytes,
+        } = encoded;
         let index = match column {
             KeyColumn::W32(column) => engine.build_u32(column, options).map(AnyWidth::W32),
             KeyColumn::W64(column) => engine.build_u64(column, options).map(AnyWidth::W64),
             KeyColumn::W128(column) => engine.build_u128(column, options).map(AnyWidth::W128),
         };
-        let index = index.map_err(engine_error)?;
-        Ok(Self { index, decoder })
+        let mut built = Self {
+            index: index.map_err(engine_error)?,
+            decoder,
+            copied_bytes: 0,
+        };
+        if built.borrows_column() {
+            built.copied_bytes = copied_bytes;
+        }
+        Ok(built)
     }
 
     /// Builds the CPU engine's index of the column `chunks`, on at most `threads` threads.
@@ -103,13 +134,12 @@ impl KeyIndex {
             positions: true,
             threads,
         };
-        let Encoded {
-            column, decoder, ..
-        } = encode(chunks, data_type, extreme)?;
-        Self::build(&CpuEngine::default(), column, decoder, &options)
+        let encoded = encode(chunks, data_type, extreme)?;
+        Self::build(&CpuEngine::default(), encoded, &options)
     }
 
-    /// The CPU engine's index of a column in encoded chunks, built on demand, and the handle that builds it.
+    /// The CPU engine's index of a column in encoded chunks, built once enough ranges were answered to make the build
+    /// worthwhile, and the handle that builds it. The caller accounts for the chunks.
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
@@ -117,29 +147,27 @@ impl KeyIndex {
         chunks: Vec<Encoded>,
         options: BuildOptions,
     ) -> Result<(Self, Arc<dyn LazyBuild>)> {
-        fn lazy<K: SearchKey>(
-            chunks: Vec<Encoded>,
-            of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
-            any_width: impl Fn(Arc<dyn RangeIndex<K>>) -> AnyWidth,
-            options: BuildOptions,
-        ) -> Result<(AnyWidth, Arc<dyn LazyBuild>)> {
-            let columns = chunks.into_iter().map(|chunk| of_width(chunk.column));
-            let Some(columns) = columns.collect() else {
-                return exec_err!("a column has keys of different widths");
-            };
-            let (index, lazy) = K::lazy_index(columns, options);
-            Ok((any_width(index), lazy))
-        }
-        let Some(first) = chunks.first() else {
+        let Some(decoder) = chunks.first().map(|first| first.decoder.clone()) else {
             return exec_err!("a column to be indexed has no piece");
         };
-        let decoder = first.decoder.clone();
-        let (index, lazy) = match &first.column {
-            KeyColumn::W32(_) => lazy(chunks, KeyColumn::into_32, AnyWidth::W32, options)?,
-            KeyColumn::W64(_) => lazy(chunks, KeyColumn::into_64, AnyWidth::W64, options)?,
-            KeyColumn::W128(_) => lazy(chunks, KeyColumn::into_128, AnyWidth::W128, options)?,
+        let columns = chunks.into_iter().map(|chunk| chunk.column);
+        macro_rules! lazy {
+            ($width:ident, $key:ty, $columns:ident) => {{
+                let (index, lazy) = <$key>::lazy_index($columns, options);
+                (AnyWidth::$width(index), lazy)
+            }};
+        }
+        let (index, lazy) = match KeyColumn::together(columns.collect())? {
+            ColumnChunks::W32(columns) => lazy!(W32, u32, columns),
+            ColumnChunks::W64(columns) => lazy!(W64, u64, columns),
+            ColumnChunks::W128(columns) => lazy!(W128, u128, columns),
         };
-        Ok((Self { index, decoder }, lazy))
+        let index = Self {
+            index,
+            decoder,
+            copied_bytes: 0,
+        };
+        Ok((index, lazy))
     }
 
     /// The index of the rows of these indexes, in their order.
@@ -149,7 +177,7 @@ impl KeyIndex {
     pub(crate) fn of_parts(parts: &[&Self]) -> Result<Self> {
         fn joined<K: Key>(
             parts: &[&KeyIndex],
-            of_width: impl Fn(&AnyWidth) -> Option<&Arc<dyn RangeIndex<K>>>,
+            of_width: impl Fn(&AnyIndex) -> Option<&Arc<dyn RangeIndex<K>>>,
         ) -> Result<Arc<dyn RangeIndex<K>>> {
             let indexes = parts
                 .iter()
@@ -176,8 +204,52 @@ impl KeyIndex {
             AnyWidth::W64(_) => joined!(W64),
             AnyWidth::W128(_) => joined!(W128),
         };
-        let decoder = first.decoder.clone();
-        Ok(Self { index, decoder })
+        Ok(Self {
+            index,
+            decoder: first.decoder.clone(),
+            copied_bytes: parts.iter().map(|part| part.copied_bytes).sum(),
+        })
+    }
+
+    /// Estimates the host memory that [`Self::on_cpu`] takes, in bytes, to reserve it first.
+    pub(crate) fn estimate_on_cpu(chunks: &Chunks, data_type: &DataType) -> usize {
+        Self::estimate(&CpuEngine::default(), chunks, data_type)
+    }
+
+    /// Estimates the host memory that an engine's index of a column takes, in bytes.
+    pub(crate) fn estimate(engine: &dyn Engine, chunks: &Chunks, data_type: &DataType) -> usize {
+        let size = chunks.size(data_type);
+        chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
+    }
+
+    /// Estimates the host memory that [`Self::on_cpu`] takes, in bytes, for a column that is not read yet, if it has no
+    /// NULLs.
+    pub(crate) fn estimate_unread(rows: usize, data_type: &DataType) -> usize {
+        let key_bytes = key_bytes(data_type);
+        let size = ColumnSize {
+            rows,
+            key_bytes,
+            nulls: false,
+        };
+        rows * key_bytes + CpuEngine::default().memory_bytes(size, &WITH_POSITIONS)
+    }
+
+    /// Estimates the host memory that [`Self::lazy`] takes beside the chunks, in bytes. Several chunks are put together
+    /// first.
+    pub(crate) fn estimate_lazy(chunks: &[Encoded], options: &BuildOptions) -> usize {
+        let sizes = chunks.iter().map(|chunk| chunk.column.size());
+        let size = sizes.reduce(|all, size| ColumnSize {
+            rows: all.rows + size.rows,
+            nulls: all.nulls || size.nulls,
+            ..size
+        });
+        let Some(size) = size else { return 0 };
+        let together = if chunks.len() > 1 {
+            size.rows * size.key_bytes
+        } else {
+            0
+        };
+        together + CpuEngine::default().memory_bytes(size, options)
     }
 
     /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if
@@ -191,15 +263,26 @@ impl KeyIndex {
         values: bool,
         positions: bool,
     ) -> Result<Answer> {
-        let decoder = &self.decoder;
-        match &self.index {
-            AnyWidth::W32(index) => search(index.as_ref(), ranges, values, positions)?
-                .decode(|keys, valid| decoder.decode_32(keys, valid)),
-            AnyWidth::W64(index) => search(index.as_ref(), ranges, values, positions)?
-                .decode(|keys, valid| decoder.decode_64(keys, valid)),
-            AnyWidth::W128(index) => search(index.as_ref(), ranges, values, positions)?
-                .decode(|keys, valid| decoder.decode_128(keys, valid)),
-        }
+        let wanted = (values, positions);
+        let Found {
+            values,
+            positions,
+            valid,
+        } = match &self.index {
+            AnyWidth::W32(index) => search(index.as_ref(), ranges, wanted, OutputValues::W32)?,
+            AnyWidth::W64(index) => search(index.as_ref(), ranges, wanted, OutputValues::W64)?,
+            AnyWidth::W128(index) => search(index.as_ref(), ranges, wanted, OutputValues::W128)?,
+        };
+        let positions = positions.map(|positions| {
+            let positions = ScalarBuffer::new(buffer(positions), 0, valid.len());
+            Arc::new(Int64Array::new(positions, Some(valid.clone()))) as ArrayRef
+        });
+        let values = values.map(|keys| self.decoder.decode(keys, valid));
+        Ok(Answer {
+            values: values.transpose()?,
+            positions,
+            used_cpu_fallback: false,
+        })
     }
 
     /// Finds the first or last row of each range that passes a test with the range's threshold. As [`Self::answer`], it
@@ -277,7 +360,7 @@ impl KeyIndex {
         out: &mut RowList,
     ) -> Result<()> {
         let (left, right) = (ranges.left(), ranges.right());
-        with_index!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
+        with_width!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
             .map_err(engine_error)
     }
 
@@ -331,43 +414,60 @@ impl KeyIndex {
         }
     }
 
-    /// Counts the rows that pass, of each of these ranges.
+    /// Counts the rows of each range that pass. Calls `check` between some of the ranges.
     ///
     /// # Errors
-    /// As [`Self::list`].
+    /// As [`Self::list`], and that of `check`.
     pub(crate) fn count(
         &self,
         queries: &ThresholdQueries,
-        ranges: Range<usize>,
-        counts: &mut [i64],
-    ) -> Result<()> {
-        let (left, right) = (
-            &queries.left[ranges.clone()],
-            &queries.right[ranges.clone()],
-        );
-        with_keys!(&self.index, &queries.keys, (index, keys) => {
-            index.count_at_most(left, right, &keys[ranges], counts)
-        })
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Int64Array> {
+        let mut counts = vec![0; queries.len()];
+        for (i, counts) in counts.chunks_mut(COUNTED_AT_ONCE).enumerate() {
+            check()?;
+            let first = i * COUNTED_AT_ONCE;
+            let ranges = first..first + counts.len();
+            let (left, right) = (
+                &queries.left[ranges.clone()],
+                &queries.right[ranges.clone()],
+            );
+            with_keys!(&self.index, &queries.keys, (index, keys) => {
+                index.count_at_most(left, right, &keys[ranges], counts)
+            })?;
+        }
+        Ok(counts.into())
     }
 
     /// Number of rows, NULLs included.
     pub(crate) fn rows(&self) -> usize {
-        with_index!(&self.index, index => index.len())
+        with_width!(&self.index, index => index.len())
     }
 
     /// Bytes of the index without the column.
     pub(crate) fn index_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.index_bytes())
+        with_width!(&self.index, index => index.index_bytes())
+    }
+
+    /// Bytes of host memory: of the index and of copies of the column.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.engine_bytes() + self.copied_bytes + self.decoder.bytes()
     }
 
     /// Bytes of host memory: of the index, and of the column if the engine copied it.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.memory_bytes())
+    fn engine_bytes(&self) -> usize {
+        with_width!(&self.index, index => index.memory_bytes())
+    }
+
+    /// Whether it refers to the memory of the column that it was built of.
+    pub(crate) fn borrows_column(&self) -> bool {
+        // An engine with a copy of its own takes more than its index.
+        self.copied_bytes == 0 && self.engine_bytes() == self.index_bytes()
     }
 
     /// Bytes of each device that stores the index.
     pub(crate) fn device_bytes(&self) -> usize {
-        with_index!(&self.index, index => index.device_bytes())
+        with_width!(&self.index, index => index.device_bytes())
     }
 
     pub(crate) fn decoder(&self) -> &Decoder {
@@ -376,8 +476,8 @@ impl KeyIndex {
 }
 
 /// An engine's results before they are decoded.
-struct Found<K> {
-    values: Option<OutputBuffer<K>>,
+struct Found {
+    values: Option<OutputValues>,
     positions: Option<OutputBuffer<i64>>,
     valid: NullBuffer,
 }
@@ -385,9 +485,9 @@ struct Found<K> {
 fn search<K: Key>(
     index: &dyn RangeIndex<K>,
     ranges: &[Ranges],
-    values: bool,
-    positions: bool,
-) -> Result<Found<K>> {
+    (values, positions): (bool, bool),
+    of_width: fn(OutputBuffer<K>) -> OutputValues,
+) -> Result<Found> {
     let n = ranges.iter().map(Ranges::len).sum();
     let mut outputs = index.outputs(n, values, positions);
     match ranges {
@@ -398,37 +498,9 @@ fn search<K: Key>(
         }
     }
     .map_err(engine_error)?;
-    let Outputs {
-        values,
-        positions,
-        valid,
-    } = outputs;
     Ok(Found {
-        values,
-        positions,
-        valid: NullBuffer::new(BooleanBuffer::new(buffer(valid), 0, n)),
+        values: outputs.values.map(of_width),
+        positions: outputs.positions,
+        valid: NullBuffer::new(BooleanBuffer::new(buffer(outputs.valid), 0, n)),
     })
-}
-
-impl<K> Found<K> {
-    fn decode(
-        self,
-        decode: impl FnOnce(OutputBuffer<K>, NullBuffer) -> Result<ArrayRef>,
-    ) -> Result<Answer> {
-        let Self {
-            values,
-            positions,
-            valid,
-        } = self;
-        let n = valid.len();
-        let positions = positions.map(|p| {
-            let positions = ScalarBuffer::new(buffer(p), 0, n);
-            Arc::new(Int64Array::new(positions, Some(valid.clone()))) as ArrayRef
-        });
-        Ok(Answer {
-            values: values.map(|keys| decode(keys, valid)).transpose()?,
-            positions,
-            used_cpu_fallback: false,
-        })
-    }
 }

@@ -1,7 +1,8 @@
 //! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session
 //! caches it.
 //!
-//! - `sort_keys`, `rank`, `narrow_keys`, `decoder`: Arrow values to order-preserving keys and back.
+//! - `sort_keys`, `rank`, `narrow_keys`, `decoder`: Arrow values to order-preserving keys and back. `any_width`: what
+//!   there is of keys of 32, 64 or 128 bits.
 //! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
 //!   thresholds.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
@@ -13,6 +14,7 @@
 //! - `giving_pool`: the session's memory pool, in which indexes give way.
 //! - `index_file`: files in which indexes survive the process. `on_disk`: whether an index is in one.
 
+pub(crate) mod any_width;
 pub(crate) mod best_positions;
 pub(crate) mod catalog;
 pub(crate) mod chunk_extremes;

@@ -13,18 +13,18 @@ use arrow::datatypes::{ArrowNativeType, DataType, IntervalDayTimeType, IntervalM
 use arrow::error::ArrowError;
 use bytemuck::Pod;
 use bytes::Bytes;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
 
 use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::{
     KeyLayout, KeyWidth, NativeOrder, key_bytes, key_layout, value_type,
 };
+use crate::index::any_width::{AnyWidth, map_width, with_width};
 use crate::index::decoder::Decoder;
 use crate::index::narrow_keys::{day_time_key, month_day_nano_key, widen};
 use crate::index::rank::rank;
-use rmq_engine::Extreme;
-use rmq_engine::{Column, ColumnSize, Encoding, Key, SharedSlice, Validity};
+use rmq_engine::{Column, ColumnChunks, ColumnSize, Encoding, Extreme, Key, SharedSlice, Validity};
 
 /// A column as a sequence of arrays.
 #[derive(Debug, Clone)]
@@ -36,6 +36,14 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
+    /// Arrays whose memory is accounted for elsewhere.
+    pub(crate) fn borrowed(arrays: Vec<ArrayRef>) -> Self {
+        Self {
+            arrays,
+            owned_elsewhere: true,
+        }
+    }
+
     /// Number of values.
     pub(crate) fn rows(&self) -> usize {
         self.arrays.iter().map(Array::len).sum()
@@ -53,6 +61,15 @@ impl Chunks {
     pub(crate) fn together(&self, data_type: &DataType) -> Result<ArrayRef> {
         // The buffers that views share with other batches would be written for each batch.
         Ok(compact_if_sparse(concatenated(&self.arrays, data_type)?))
+    }
+
+    /// The number and the width of the keys of a column of this type.
+    pub(crate) fn size(&self, data_type: &DataType) -> ColumnSize {
+        ColumnSize {
+            rows: self.rows(),
+            key_bytes: key_bytes(data_type),
+            nulls: self.arrays.iter().any(|c| c.logical_null_count() > 0),
+        }
     }
 
     /// Estimates the peak number of bytes that [`encode`] copies.
@@ -75,45 +92,43 @@ impl Chunks {
 }
 
 /// The keys of a column, in the width that its type needs.
-#[derive(Debug, Clone)]
-pub(crate) enum KeyColumn {
-    W32(Column<u32>),
-    W64(Column<u64>),
-    W128(Column<u128>),
-}
+pub(crate) type KeyColumn = AnyWidth<Column<u32>, Column<u64>, Column<u128>>;
 
 impl KeyColumn {
-    /// The column, if its keys have 32 bits.
-    pub(crate) fn into_32(self) -> Option<Column<u32>> {
-        match self {
-            Self::W32(column) => Some(column),
-            Self::W64(_) | Self::W128(_) => None,
+    /// Puts columns together, one after another.
+    ///
+    /// # Errors
+    /// An execution error without a column, or for keys of different widths.
+    pub(crate) fn together(columns: Vec<Self>) -> Result<ColumnChunks> {
+        fn all<K>(
+            columns: Vec<KeyColumn>,
+            of_width: fn(KeyColumn) -> Option<Column<K>>,
+        ) -> Result<Vec<Column<K>>> {
+            let columns: Option<_> = columns.into_iter().map(of_width).collect();
+            match columns {
+                Some(columns) => Ok(columns),
+                None => exec_err!("a column has keys of different widths"),
+            }
         }
-    }
-
-    /// The column, if its keys have 64 bits.
-    pub(crate) fn into_64(self) -> Option<Column<u64>> {
-        match self {
-            Self::W64(column) => Some(column),
-            Self::W32(_) | Self::W128(_) => None,
+        macro_rules! all {
+            ($width:ident) => {
+                ColumnChunks::$width(all(columns, |column| match column {
+                    Self::$width(column) => Some(column),
+                    _ => None,
+                })?)
+            };
         }
-    }
-
-    /// The column, if its keys have 128 bits.
-    pub(crate) fn into_128(self) -> Option<Column<u128>> {
-        match self {
-            Self::W128(column) => Some(column),
-            Self::W32(_) | Self::W64(_) => None,
-        }
+        Ok(match columns.first() {
+            Some(Self::W32(_)) => all!(W32),
+            Some(Self::W64(_)) => all!(W64),
+            Some(Self::W128(_)) => all!(W128),
+            None => return exec_err!("a column to be indexed has no piece"),
+        })
     }
 
     /// The same values with keys whose minimum is the `extreme` of those of this column.
     pub(crate) fn directed(&self, extreme: Extreme) -> Self {
-        match self {
-            Self::W32(column) => Self::W32(column.directed(extreme)),
-            Self::W64(column) => Self::W64(column.directed(extreme)),
-            Self::W128(column) => Self::W128(column.directed(extreme)),
-        }
+        map_width!(self, column => column.directed(extreme))
     }
 
     /// The number and the width of the keys.
@@ -125,20 +140,12 @@ impl KeyColumn {
                 nulls: column.validity().is_some(),
             }
         }
-        match self {
-            Self::W32(column) => column_size(column),
-            Self::W64(column) => column_size(column),
-            Self::W128(column) => column_size(column),
-        }
+        with_width!(self, column => column_size(column))
     }
 
     /// Bytes of the keys, whether owned or borrowed.
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::W32(column) => size_of_val(column.bits()),
-            Self::W64(column) => size_of_val(column.bits()),
-            Self::W128(column) => size_of_val(column.bits()),
-        }
+        with_width!(self, column => size_of_val(column.bits()))
     }
 }
 
@@ -168,11 +175,7 @@ impl Encoded {
             };
             (Buffer::from(Bytes::from_owner(bits)), nulls)
         }
-        let (values, nulls) = match &self.column {
-            KeyColumn::W32(column) => parts(column),
-            KeyColumn::W64(column) => parts(column),
-            KeyColumn::W128(column) => parts(column),
-        };
+        let (values, nulls) = with_width!(&self.column, column => parts(column));
         self.decoder.array(values, nulls)
     }
 }

@@ -17,9 +17,10 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
 
 use crate::common::ordered_type::{is_ranked, value_type};
 use crate::common::row_number::row_number;
+use crate::index::any_width::{AnyWidth, map_width};
 use crate::index::nearest_value::{Rounding, Unit, convert};
-use crate::index::sort_keys::{Chunks, KeyColumn, encode};
-use rmq_engine::{Column, Encoding, Extreme, Key};
+use crate::index::sort_keys::{Chunks, encode};
+use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
 /// How rows are compared with a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +43,19 @@ impl ThresholdTest {
             equal_zeros: false,
         }
     }
+
+    /// The test that a comparison with a threshold makes. Zeros of both signs are equal, as in SQL's comparisons.
+    pub(crate) fn of_comparison(comparison: Comparison) -> Self {
+        Self {
+            extreme: if comparison.is_lower() {
+                Extreme::Max
+            } else {
+                Extreme::Min
+            },
+            strict: comparison.is_strict(),
+            equal_zeros: true,
+        }
+    }
 }
 
 /// The keys of thresholds: in an index of `ThresholdTest::extreme`, the rows that qualify are those whose keys are at
@@ -54,12 +68,7 @@ pub(crate) struct ThresholdKeys {
 }
 
 /// Keys of any width.
-#[derive(Debug)]
-pub(crate) enum AnyKeys {
-    W32(Vec<u32>),
-    W64(Vec<u64>),
-    W128(Vec<u128>),
-}
+pub(crate) type AnyKeys = AnyWidth<Vec<u32>, Vec<u64>, Vec<u128>>;
 
 /// Checks that values of a column can be compared exactly with a threshold.
 ///
@@ -132,35 +141,19 @@ pub(crate) fn threshold_keys(
         let distinct = distinct.ok_or_else(|| internal_datafusion_err!("ranks without values"))?;
         return ranks(&converted.values, distinct, test.extreme, is_strict);
     }
-    let chunks = Chunks {
-        arrays: vec![converted.values],
-        owned_elsewhere: true,
-    };
+    let chunks = Chunks::borrowed(vec![converted.values]);
     let encoded = encode(&chunks, column, test.extreme)?;
-    let valid = chunks.arrays[0].logical_nulls();
-    let (keys, valid) = match encoded.column {
-        KeyColumn::W32(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W32(keys), valid)
-        }
-        KeyColumn::W64(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W64(keys), valid)
-        }
-        KeyColumn::W128(column) => {
-            let (keys, valid) = keys(&column, valid, is_strict);
-            (AnyKeys::W128(keys), valid)
-        }
-    };
+    let mut valid = chunks.arrays[0].logical_nulls();
+    let keys = map_width!(encoded.column, column => keys(&column, &mut valid, is_strict));
     Ok(ThresholdKeys { keys, valid })
 }
 
-/// The keys of a column; where `is_strict`, the next smaller key.
+/// The keys of a column; where `is_strict`, the next smaller key. Removes rows for which there is none from `valid`.
 fn keys<K: Key>(
     column: &Column<K>,
-    valid: Option<NullBuffer>,
+    valid: &mut Option<NullBuffer>,
     is_strict: impl Fn(usize) -> bool,
-) -> (Vec<K>, Option<NullBuffer>) {
+) -> Vec<K> {
     let encoding = column.encoding();
     let mut missing = vec![];
     let keys = column.bits().iter().enumerate().map(|(row, bits)| {
@@ -174,15 +167,14 @@ fn keys<K: Key>(
         })
     });
     let keys: Vec<K> = keys.collect();
-    if missing.is_empty() {
-        return (keys, valid);
+    if !missing.is_empty() {
+        let mut found = vec![true; keys.len()];
+        for row in missing {
+            found[row] = false;
+        }
+        *valid = NullBuffer::union(valid.as_ref(), Some(&NullBuffer::from(found)));
     }
-    let mut found = vec![true; keys.len()];
-    for row in missing {
-        found[row] = false;
-    }
-    let valid = NullBuffer::union(valid.as_ref(), Some(&NullBuffer::from(found)));
-    (keys, valid)
+    keys
 }
 
 /// The keys of thresholds of a ranked column, from the ranks of their neighbours among the distinct values.
@@ -240,6 +232,7 @@ mod tests {
     use arrow::datatypes::{Float64Type, TimeUnit};
 
     use super::*;
+    use crate::index::sort_keys::KeyColumn;
 
     fn test(extreme: Extreme, strict: bool) -> ThresholdTest {
         ThresholdTest {
@@ -251,10 +244,7 @@ mod tests {
 
     /// For each threshold and each row of a column, whether the row passes.
     fn passing(column: &ArrayRef, thresholds: &ArrayRef, test: ThresholdTest) -> Vec<Vec<bool>> {
-        let chunks = Chunks {
-            arrays: vec![Arc::clone(column)],
-            owned_elsewhere: true,
-        };
+        let chunks = Chunks::borrowed(vec![Arc::clone(column)]);
         let encoded = encode(&chunks, column.data_type(), test.extreme).unwrap();
         let distinct = encoded.decoder.distinct();
         let found = threshold_keys(thresholds, column.data_type(), distinct, test).unwrap();

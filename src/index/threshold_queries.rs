@@ -6,6 +6,7 @@ use arrow::compute::concat;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
+use crate::index::any_width::{AnyWidth, map_width};
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
 use rmq_engine::{Crossings, EngineError, Key, Outputs, RangeEnd, RangeIndex};
@@ -69,11 +70,7 @@ impl ThresholdQueries {
         Self {
             left,
             right,
-            keys: match &self.keys {
-                AnyKeys::W32(keys) => AnyKeys::W32(numbers().map(|n| keys[n]).collect()),
-                AnyKeys::W64(keys) => AnyKeys::W64(numbers().map(|n| keys[n]).collect()),
-                AnyKeys::W128(keys) => AnyKeys::W128(numbers().map(|n| keys[n]).collect()),
-            },
+            keys: map_width!(&self.keys, keys => numbers().map(|n| keys[n]).collect()),
         }
     }
 

@@ -13,12 +13,16 @@
 //!
 //! `node_methods` has the methods that all of them have.
 
+#[doc(hidden)]
 pub mod accumulator_call;
 pub(crate) mod all_columns;
+#[doc(hidden)]
 pub mod create_index;
+#[doc(hidden)]
 pub mod join_choice;
 pub mod nearest_rows;
 pub(crate) mod node_methods;
+#[doc(hidden)]
 pub mod prepare_indexes;
 pub mod range_join;
 pub mod range_lookup;

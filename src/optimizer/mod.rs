@@ -1,22 +1,19 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`TimeDifferences`], [`CheckFrameCalls`], [`ArgExtremesToFirstValues`], [`IntervalProductsToBounds`],
-//!    [`NullableSubqueries`], [`OrderByDistances`] and
-//!    [`SubqueriesToDependentJoins`](datafusion_dependent_join::SubqueriesToDependentJoins), analyzer rules.
-//! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`] and [`SubqueryToRangeJoin`], before
+//! 1. `TimeDifferences`, `CheckFrameCalls`, `ArgExtremesToFirstValues`, `IntervalProductsToBounds`,
+//!    `NullableSubqueries`, `OrderByDistances` and `SubqueriesToDependentJoins`, analyzer rules.
+//! 2. `RangeCallToLookup`, the first optimizer rule and once more at the end.
+//! 3. `NestedSubqueriesToColumns`, `LaterRowsToLastKeys`, `ExistsToCounts` and `SubqueryToRangeJoin`, before
 //!    DataFusion decorrelates subqueries. What they leave and DataFusion would reject or answer wrongly becomes
-//!    lateral joins ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)):
-//!    [`LateralToRangeJoin`] takes those over a range, and
-//!    [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) the rest. Then
-//!    [`FirstRowsToNearestRows`] and [`FiltersOfFramesToCases`], and before constants are evaluated
-//!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`]
-//!    around the rule that pushes filters down.
-//! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
-//!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
-//! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
-//!    [`KeepUndividedJoins`], the physical rules around `EnsureRequirements`.
-//! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
+//!    lateral joins (`SubqueriesToLateralJoins`): `LateralToRangeJoin` takes those over a range, and
+//!    `UnnestDependentJoins` the rest. Then `FirstRowsToNearestRows` and `FiltersOfFramesToCases`, and before
+//!    constants are evaluated `LongListsToTables`. `RenewSchemas` after lateral joins are decorrelated, and
+//!    `OuterJoinToAntiJoin` around the rule that pushes filters down.
+//! 4. `DistinctGroupedJoinToRangeJoin`, before DataFusion's rule for aggregates with DISTINCT, and
+//!    `GroupedJoinToRangeJoin` and `DropUnusedAggregates`, the last optimizer rules.
+//! 5. `JoinToRangeJoin`, a physical rule, before `KeepRowOrder`, `PartitionRangeJoins`, `ShowRowOrder` and
+//!    `KeepUndividedJoins`, the physical rules around `EnsureRequirements`.
+//! 6. `WindowsToFrames` and `UseUniqueGroups`, the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
 // `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in
@@ -39,28 +36,3 @@ pub(crate) mod prefixes;
 pub(crate) mod rejection;
 pub(crate) mod when_rewriting;
 pub(crate) mod written;
-
-pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
-pub use crate::optimizer::physical::window_frames::WindowsToFrames;
-pub use logical::anti_left_join::OuterJoinToAntiJoin;
-pub use logical::arg_extreme::ArgExtremesToFirstValues;
-pub use logical::filtered_frames::FiltersOfFramesToCases;
-pub use logical::first_rows::FirstRowsToNearestRows;
-pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
-pub use logical::interval_bounds::IntervalProductsToBounds;
-pub use logical::lateral::LateralToRangeJoin;
-pub use logical::long_lists::LongListsToTables;
-pub use logical::memberships::ExistsToCounts;
-pub use logical::nested_subquery::NestedSubqueriesToColumns;
-pub use logical::no_later_row::LaterRowsToLastKeys;
-pub use logical::nullable_subquery::NullableSubqueries;
-pub use logical::order_by_distance::OrderByDistances;
-pub use logical::range_call::frame_call::CheckFrameCalls;
-pub use logical::range_call::scalar_call::RangeCallToLookup;
-pub use logical::renewed_schemas::RenewSchemas;
-pub use logical::scalar_subquery::SubqueryToRangeJoin;
-pub use logical::time_differences::TimeDifferences;
-pub use logical::unused_aggregates::DropUnusedAggregates;
-pub use physical::joins_to_range_joins::JoinToRangeJoin;
-pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
-pub use physical::row_order::{KeepRowOrder, ShowRowOrder};

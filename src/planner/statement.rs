@@ -25,8 +25,8 @@ use crate::planner::precedence::restore_precedence;
 use crate::planner::subquery_names::name_subqueries;
 use crate::planner::table_sample::check_samples;
 
-/// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
-/// parentheses, and the joins of [`with_known_joins`], and checks what [`prepare_statement`] checks.
+/// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows what
+/// [`sql_to_statement`] knows.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -47,22 +47,39 @@ use crate::planner::table_sample::check_samples;
 /// ```
 ///
 /// # Errors
-/// A syntax error, any error of [`prepare_statement`], and any error of planning or running the statement.
+/// Any error of [`sql_to_statement`], and of planning or running the statement.
 pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
     follow_memory_limit(ctx);
     let state = ctx.state();
-    let mut statement = sql_to_statement(&state, sql)?;
-    prepare_statement(&mut statement, state.config_options())?;
+    let statement = sql_to_statement(&state, sql)?;
     let plan = state.statement_to_plan(statement).await?;
     ctx.execute_logical_plan(plan).await
 }
 
-/// Parses one SQL statement, as [`SessionState::sql_to_statement`] does, with the joins of
-/// [`with_known_joins`].
+/// Parses one SQL statement, as [`SessionState::sql_to_statement`] does, for
+/// [`SessionState::statement_to_plan`].
+///
+/// It knows more than DataFusion's parser and planner: ASOF JOIN anywhere in a statement, also as DuckDB writes it,
+/// `JOIN … NEAREST`, windows that begin with another one (`OVER (w ROWS …)`), parameters of LIMIT in PREPARE, DROP
+/// INDEX, and scalar subqueries in a SELECT list whose name another column has. `ctx.sql` plans an ASOF JOIN only in
+/// parentheses, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or in a subquery in FROM.
+///
+/// # Errors
+/// A syntax error. A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, for
+/// TABLESAMPLE and clauses of CREATE INDEX that DataFusion would drop, and for a window that begins with an unknown one
+/// or repeats its clauses.
+pub fn sql_to_statement(state: &SessionState, sql: &str) -> Result<Statement> {
+    let mut statement = parse_statement(state, sql)?;
+    prepare_statement(&mut statement, state.config_options())?;
+    Ok(statement)
+}
+
+/// Parses one SQL statement, as [`SessionState::sql_to_statement`] does, with the joins of [`with_known_joins`].
+/// [`prepare_statement`] is the other half of [`sql_to_statement`].
 ///
 /// # Errors
 /// A syntax error.
-pub fn sql_to_statement(state: &SessionState, sql: &str) -> Result<Statement> {
+pub fn parse_statement(state: &SessionState, sql: &str) -> Result<Statement> {
     let dialect = state.config_options().sql_parser.dialect;
     state.sql_to_statement(sql, &dialect).or_else(|error| {
         let known = dialect_from_str(dialect);
@@ -79,7 +96,7 @@ pub fn sql_to_statement(state: &SessionState, sql: &str) -> Result<Statement> {
 /// use datafusion::sql::sqlparser::dialect::GenericDialect;
 ///
 /// let sql = "SELECT * FROM q ASOF LEFT JOIN p ON p.sym = q.sym AND q.ts >= p.ts";
-/// assert!(datafusion_rmq::with_known_joins(sql, &GenericDialect {}).is_some());
+/// assert!(datafusion_rmq::parts::with_known_joins(sql, &GenericDialect {}).is_some());
 /// ```
 #[must_use]
 pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
@@ -106,17 +123,14 @@ pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
 /// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
 /// column has, puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does,
 /// which sqlparser does not, and makes the parameters of LIMIT integers in PREPARE. Returns whether it changed a query
-/// otherwise than that. [`sql`] does this, a program that parses statements itself calls it.
+/// otherwise than that.
 ///
-/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
-/// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
-/// function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in the schema
-/// of indexes, an option in `config`.
+/// DataFusion 55 shows extensions no ASOF JOIN but those in parentheses and in subqueries in FROM. It drops an OVER of
+/// a scalar function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in
+/// the schema of indexes, an option in `config`.
 ///
 /// # Errors
-/// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, and for clauses of
-/// CREATE INDEX and TABLESAMPLE that would be dropped, and for a window that begins with an unknown one or repeats its
-/// clauses.
+/// The planning errors of [`sql_to_statement`].
 pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> Result<bool> {
     match statement {
         Statement::Statement(statement) => {

@@ -7,7 +7,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use bytemuck::Pod;
 use bytes::Bytes;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
@@ -15,7 +15,7 @@ use crate::common::workers::{STEP, Workers};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode, native};
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::HugePageBuf;
-use rmq_engine::{Column, Extreme, Key, Validity};
+use rmq_engine::{Column, ColumnChunks, Extreme, Key, Validity};
 
 /// Encodes `chunks` as one column of ascending keys, as [`encode`] does, with each row at its position.
 ///
@@ -31,29 +31,20 @@ pub(crate) fn arrange(
     if is_encoded_whole(chunks, data_type) && permutation.is_identity() {
         return encode(chunks, data_type, Extreme::Min);
     }
-    let mut parts = encode_chunks(chunks, data_type, workers)?.into_iter();
-    let Some(first) = parts.next() else {
+    let parts = encode_chunks(chunks, data_type, workers)?;
+    let Some(decoder) = parts.first().map(|first| first.decoder.clone()) else {
         return encode(chunks, data_type, Extreme::Min);
     };
-    let rest = parts.map(|encoded| encoded.column);
-    let column = match first.column {
-        KeyColumn::W32(first) => {
-            let columns = of_one_width(first, rest.map(KeyColumn::into_32))?;
-            KeyColumn::W32(permute(&columns, permutation, workers)?)
-        }
-        KeyColumn::W64(first) => {
-            let columns = of_one_width(first, rest.map(KeyColumn::into_64))?;
-            KeyColumn::W64(permute(&columns, permutation, workers)?)
-        }
-        KeyColumn::W128(first) => {
-            let columns = of_one_width(first, rest.map(KeyColumn::into_128))?;
-            KeyColumn::W128(permute(&columns, permutation, workers)?)
-        }
+    let columns = parts.into_iter().map(|encoded| encoded.column);
+    let column = match KeyColumn::together(columns.collect())? {
+        ColumnChunks::W32(columns) => KeyColumn::W32(permute(&columns, permutation, workers)?),
+        ColumnChunks::W64(columns) => KeyColumn::W64(permute(&columns, permutation, workers)?),
+        ColumnChunks::W128(columns) => KeyColumn::W128(permute(&columns, permutation, workers)?),
     };
     Ok(Encoded {
         copied_bytes: column.bytes(),
         column,
-        decoder: first.decoder,
+        decoder,
     })
 }
 
@@ -82,10 +73,7 @@ pub(crate) fn encode_chunks(
         chunks.arrays.chunks(1).collect()
     };
     workers.map(parts, |arrays: &[ArrayRef]| {
-        let chunks = Chunks {
-            arrays: arrays.to_vec(),
-            owned_elsewhere: true,
-        };
+        let chunks = Chunks::borrowed(arrays.to_vec());
         encode(&chunks, data_type, Extreme::Min)
     })
 }
@@ -113,18 +101,6 @@ pub(crate) fn estimate_arrange(
         permutation.len() * (key_bytes(data_type) + if nullable { 2 } else { 0 })
     };
     ranks + permuted
-}
-
-/// All columns, if they have keys of one width.
-fn of_one_width<K>(
-    first: Column<K>,
-    rest: impl Iterator<Item = Option<Column<K>>>,
-) -> Result<Vec<Column<K>>> {
-    let columns: Option<Vec<_>> = std::iter::once(Some(first)).chain(rest).collect();
-    let Some(columns) = columns else {
-        return exec_err!("a column has keys of different widths");
-    };
-    Ok(columns)
 }
 
 /// Permutes the keys of columns, one column after another, and their validity.

@@ -139,10 +139,7 @@ impl OrderKeys {
             converter.append(rows, &[plain])?;
             return Ok(rows.size().saturating_sub(before));
         }
-        let chunks = Chunks {
-            arrays: vec![normalize_float_zero(values)],
-            owned_elsewhere: true,
-        };
+        let chunks = Chunks::borrowed(vec![normalize_float_zero(values)]);
         let column = encode(&chunks, data_type, Extreme::Min)?.column;
         let bytes = column.bytes();
         match (self, column) {

@@ -13,7 +13,7 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
 use datafusion_rmq::SessionStateBuilderExt;
-use datafusion_rmq::physical_plan::QuadraticJoin;
+use datafusion_rmq::parts::QuadraticJoin;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::support::{run, session, set};

@@ -13,8 +13,8 @@ use datafusion_proto::physical_plan::PhysicalExtensionCodec;
 use datafusion_proto::protobuf::proto_error;
 use datafusion_rmq::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use datafusion_rmq::logical_plan::range_join::Unmatched;
-use datafusion_rmq::parts::{FunctionParts, MergedStates};
-use datafusion_rmq::{Comparison, IndexSlot, RangeFunction};
+use datafusion_rmq::parts::{FunctionParts, IndexSlot, MergedStates};
+use datafusion_rmq::{Comparison, RangeFunction};
 
 use crate::messages;
 use crate::messages::ScalarFunctionKind as Kind;

@@ -1,10 +1,10 @@
 //! The operators that this crate's codec knows.
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::parts::{NoteExec, OrderedRowsExec, RowPositionsExec};
+use datafusion_rmq::parts::{NoteExec, OrderedRowsExec, ReplayExec, RowPositionsExec};
 use datafusion_rmq::physical_plan::{
-    CreateIndexExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec, ReplayExec,
-    UniqueGroupsExec, WindowFrameExec,
+    CreateIndexExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec, UniqueGroupsExec,
+    WindowFrameExec,
 };
 
 use crate::carrier::CarriedExec;

@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::Result;
-use datafusion_rmq::parts::{SharedRelation, WeakIndexSlot, WeakRelation};
-use datafusion_rmq::{IndexSlot, SharedIndexes};
+use datafusion_rmq::SharedIndexes;
+use datafusion_rmq::parts::{IndexSlot, SharedRelation, WeakIndexSlot, WeakRelation};
 
 /// The indexes of a process, and the parts of the plans that exist which several of their operators share.
 #[derive(Debug, Default)]

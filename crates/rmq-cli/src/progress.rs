@@ -11,7 +11,8 @@ use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::physical_plan::{QuadraticJoin, RangeLookupExec};
+use datafusion_rmq::parts::QuadraticJoin;
+use datafusion_rmq::physical_plan::RangeLookupExec;
 
 use crate::stop::Stop;
 

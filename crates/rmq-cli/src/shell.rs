@@ -107,7 +107,7 @@ impl Shell {
         let statements = match parse(sql) {
             Ok(statements) => statements,
             Err(error) => {
-                let text = datafusion_rmq::with_known_joins(sql, &*dialect);
+                let text = datafusion_rmq::parts::with_known_joins(sql, &*dialect);
                 parse(&text.ok_or(error)?)?
             }
         };
@@ -115,7 +115,7 @@ impl Shell {
             datafusion_rmq::follow_memory_limit(&self.ctx);
             let state = self.ctx.state();
             let config = state.config_options();
-            let is_new = datafusion_rmq::prepare_statement(&mut statement, config)?;
+            let is_new = datafusion_rmq::parts::prepare_statement(&mut statement, config)?;
             let done = match &statement {
                 // DataFusion's shell registers object stores for these.
                 Statement::CreateExternalTable(_) | Statement::CopyTo(_) => {

@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::sql_text::physical_text;
+use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure, Structures};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::late_error::{FailedRow, evaluate_late};
 use crate::logical_plan::accumulator_call::AccumulatorCall;
@@ -25,10 +26,7 @@ pub(crate) struct BuildColumns {
     expressions: Vec<PhysicalExprRef>,
     /// The number of equality keys, and so the index of the range key.
     pub(crate) num_equality_keys: usize,
-    /// The aggregates, with the indexes of their arguments among the values.
-    pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
-    /// The function of each aggregate that an accumulator computes.
-    pub(crate) calls: Vec<Option<Arc<AccumulatorCall>>>,
+    pub(crate) aggregates: Vec<ValueAggregate>,
     /// The columns that single rows are taken of, as indexes among the values.
     pub(crate) row_columns: Vec<usize>,
     /// Whether the join returns single rows of the build side.
@@ -50,6 +48,23 @@ pub(crate) struct BuildColumns {
     keeps_order: bool,
 }
 
+/// An aggregate over values.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ValueAggregate {
+    pub(crate) function: AggregateKind,
+    /// Its arguments, as indexes among the values.
+    pub(crate) arguments: Vec<usize>,
+    /// The function that an accumulator computes, if one does.
+    pub(crate) call: Option<Arc<AccumulatorCall>>,
+}
+
+impl ValueAggregate {
+    /// Its entry in the table of aggregates.
+    pub(crate) fn entry(&self) -> AggregateEntry {
+        AggregateEntry::new(self.function, self.arguments.len())
+    }
+}
+
 impl BuildColumns {
     /// The columns for a join of `build`, an input of this schema, which makes `row_join` of single pairs.
     pub(crate) fn new(
@@ -69,7 +84,11 @@ impl BuildColumns {
         };
         let aggregates = spec.aggregates.iter().map(|aggregate| {
             let arguments = aggregate.arguments.iter().map(&mut value_index).collect();
-            (aggregate.function, arguments)
+            ValueAggregate {
+                function: aggregate.function,
+                arguments,
+                call: aggregate.call.clone(),
+            }
         });
         let aggregates = aggregates.collect();
         let row_columns: Vec<usize> = row_columns.iter().map(&mut value_index).collect();
@@ -83,7 +102,6 @@ impl BuildColumns {
             expressions: expressions.collect(),
             num_equality_keys: spec.on.len(),
             aggregates,
-            calls: spec.aggregates.iter().map(|a| a.call.clone()).collect(),
             row_columns,
             returns_rows: row_join.is_some(),
             returns_in_order: row_join.is_some_and(|join| join.limit().is_some()),
@@ -106,7 +124,6 @@ impl BuildColumns {
             num_equality_keys: keys.len().saturating_sub(1),
             expressions: keys,
             aggregates: vec![],
-            calls: vec![],
             row_columns: vec![],
             returns_rows: false,
             returns_in_order: false,
@@ -122,8 +139,8 @@ impl BuildColumns {
     /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their
     /// order. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
-        let mut calls = self.calls.iter().flatten();
-        calls.find(|call| !call.returns_state).map(AsRef::as_ref)
+        let mut calls = self.aggregates.iter().filter_map(|a| a.call.as_deref());
+        calls.find(|call| !call.returns_state)
     }
 
     /// Whether what several runs have for a probe row can be put together. Not if accumulators read all rows of a range
@@ -137,17 +154,26 @@ impl BuildColumns {
         self.may_merge() || self.may_divide
     }
 
-    /// The same columns with other aggregates. `calls` has the function of each that an accumulator computes.
-    pub(crate) fn with_aggregates(
-        self,
-        aggregates: Vec<(AggregateKind, Vec<usize>)>,
-        calls: Vec<Option<Arc<AccumulatorCall>>>,
-    ) -> Self {
-        Self {
-            aggregates,
-            calls,
-            ..self
+    /// The structures that the join needs of the value with this index.
+    pub(crate) fn structures(&self, value: usize) -> Structures {
+        let mut needed = Structures::default();
+        if self.row_columns.contains(&value) {
+            needed.add(Structure::Rows);
         }
+        for aggregate in &self.aggregates {
+            let entry = aggregate.entry();
+            for (argument, column) in aggregate.arguments.iter().enumerate() {
+                if *column == value {
+                    needed.extend(entry.needs_of(argument));
+                }
+            }
+        }
+        needed
+    }
+
+    /// The same columns with other aggregates.
+    pub(crate) fn with_aggregates(self, aggregates: Vec<ValueAggregate>) -> Self {
+        Self { aggregates, ..self }
     }
 
     /// The same columns, with the range key once more, as the value after the last.
@@ -226,23 +252,10 @@ impl BuildColumns {
         &columns[self.num_equality_keys + 1..]
     }
 
-    /// Whether the result depends on the order of rows with equal keys. Sums of floats do not: they are rounded once.
+    /// Whether the result depends on the order of rows with equal keys.
     pub(crate) fn row_order_matters(&self) -> bool {
-        let chooses_a_row = |(function, _): &(AggregateKind, _)| match function {
-            AggregateKind::First
-            | AggregateKind::Last
-            | AggregateKind::Rightmost
-            | AggregateKind::AtExtreme { .. }
-            | AggregateKind::AtCrossing { .. }
-            | AggregateKind::Accumulate => true,
-            AggregateKind::CountRows
-            | AggregateKind::Count
-            | AggregateKind::CountCrossing { .. }
-            | AggregateKind::Sum
-            | AggregateKind::SumLow
-            | AggregateKind::Extreme(_) => false,
-        };
         let is_needed = self.prevailing || self.returns_in_order;
-        self.keeps_order || is_needed || self.aggregates.iter().any(chooses_a_row)
+        let mut aggregates = self.aggregates.iter();
+        self.keeps_order || is_needed || aggregates.any(|a| a.entry().row_order_matters())
     }
 }

@@ -5,7 +5,8 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::ordered_type::{is_ranked, key_layout};
-use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, RangeJoinSpec};
+use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure};
+use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 use rmq_engine::Addends;
 
 /// Why devices can't run a join, in a few words; `None` if they can. They run it as a whole: they sort the build rows,
@@ -44,35 +45,32 @@ pub(crate) fn argument_types(
 
 /// The name of an aggregate over arguments of these types that devices can't compute.
 fn lacking(aggregate: &RangeAggregate<PhysicalExprRef>, arguments: &[DataType]) -> Option<String> {
-    let is_ordered = |i: usize| arguments.get(i).and_then(key_layout).is_some();
-    let addends = arguments.first().and_then(addends);
-    let answered = match aggregate.function {
-        AggregateKind::Extreme(_) => is_ordered(0),
-        AggregateKind::AtExtreme { .. } => is_ordered(1),
-        AggregateKind::Sum => addends.is_some(),
-        AggregateKind::SumLow => addends == Some(Addends::Floats),
-        AggregateKind::CountRows
-        | AggregateKind::Count
-        | AggregateKind::First
-        | AggregateKind::Last
-        | AggregateKind::Rightmost => true,
-        AggregateKind::AtCrossing { .. }
-        | AggregateKind::CountCrossing { .. }
-        | AggregateKind::Accumulate => false,
+    let entry = AggregateEntry::new(aggregate.function, arguments.len());
+    let can_build = |(argument, structure): &(usize, Structure)| {
+        let data_type = arguments.get(*argument);
+        data_type.is_some_and(|data_type| is_on_devices(*structure, data_type))
     };
-    if answered {
+    if entry.on_devices && entry.needs.iter().all(can_build) {
         return None;
     }
-    Some(match (&aggregate.call, aggregate.function) {
-        (Some(call), _) => call.text.clone(),
-        (None, AggregateKind::AtCrossing { .. } | AggregateKind::CountCrossing { .. }) => {
-            "aggregates by thresholds".to_string()
-        }
-        (None, _) => {
+    Some(match &aggregate.call {
+        Some(call) => call.text.clone(),
+        None if !entry.on_devices => "aggregates by thresholds".to_string(),
+        None => {
             let types: Vec<String> = arguments.iter().map(ToString::to_string).collect();
             format!("an aggregate of {}", types.join(", "))
         }
     })
+}
+
+/// Whether devices can build a structure of values of this type, or the host takes the values for them.
+fn is_on_devices(structure: Structure, data_type: &DataType) -> bool {
+    match structure {
+        Structure::Counts | Structure::Values => true,
+        Structure::Sums => addends(data_type).is_some(),
+        Structure::Index { .. } => key_layout(data_type).is_some(),
+        Structure::Array | Structure::Rows => false,
+    }
 }
 
 /// What devices sum values of a type as; `None` if they can't.

@@ -13,11 +13,12 @@ use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::aggregate_table::AggregateEntry;
 use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
-use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Bytes of the narrowest keys.
 const MIN_KEY_BYTES: usize = 4;
@@ -214,11 +215,8 @@ impl DeviceWork {
         let (mut indexed, mut widest) = (None, MIN_KEY_BYTES);
         for aggregate in &spec.aggregates {
             let types = argument_types(aggregate, schema)?;
-            let searched = match aggregate.function {
-                AggregateKind::Extreme(_) => types.first(),
-                AggregateKind::AtExtreme { .. } => types.get(1),
-                _ => None,
-            };
+            let entry = AggregateEntry::new(aggregate.function, types.len());
+            let searched = entry.searched().and_then(|argument| types.get(argument));
             indexed = indexed.max(searched.map(key_bytes));
             widest = widest.max(types.first().map_or(MIN_KEY_BYTES, key_bytes));
         }

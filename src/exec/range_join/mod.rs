@@ -5,6 +5,7 @@
 //! either. `reach` reads no more of files than the windows of the probe side need, and `task_slices` has each task of a
 //! divided plan do so. `optimizer::physical` has the rules about it.
 
+pub(crate) mod aggregate_table;
 pub(crate) mod bounds;
 pub(crate) mod build_columns;
 pub(crate) mod build_side;

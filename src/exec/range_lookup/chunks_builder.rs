@@ -19,6 +19,7 @@ use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{Block, ChunkExtremes};
 use crate::index::column_index::ColumnIndex;
 use crate::index::devices::Target;
+use crate::index::key_index::KeyIndex;
 use crate::index::reserved_index::ReservedIndex;
 use crate::index::sort_keys::Chunks;
 
@@ -117,7 +118,7 @@ impl IndexBuilder<'_> {
             arrays: extremes,
             owned_elsewhere: false,
         };
-        let bytes = chunks.bytes() + ColumnIndex::estimate_on_cpu(&extremes, &value_type);
+        let bytes = chunks.bytes() + KeyIndex::estimate_on_cpu(&extremes, &value_type);
         let memory = self.reserve(&id)(bytes)?;
         let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme)?;
         let span = read.span(&id.column, &[]);

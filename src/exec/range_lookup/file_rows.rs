@@ -34,7 +34,6 @@ use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::index::catalog::IndexCatalog;
 use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
-use crate::index::column_index::ColumnIndex;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::Chunks;
 use crate::index::version::FileVersion;
@@ -431,7 +430,7 @@ impl FileRows {
 
 /// Estimates the bytes of a block of a column: as it is read, put together, and indexed.
 fn block_bytes(data_type: &DataType) -> usize {
-    BLOCK_ROWS * key_bytes(data_type) + ColumnIndex::estimate_unread(BLOCK_ROWS, data_type)
+    BLOCK_ROWS * key_bytes(data_type) + KeyIndex::estimate_unread(BLOCK_ROWS, data_type)
 }
 
 /// Ranges of rows, without empty ones, and those that follow each other as one.

@@ -27,6 +27,7 @@ use crate::index::chunk_extremes::ChunkExtremes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
+use crate::index::key_index::KeyIndex;
 use crate::index::on_disk::OnDisk;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
@@ -412,7 +413,7 @@ impl<'a> IndexBuilder<'a> {
         input: &BuildInput,
         parts: Vec<IndexPart>,
     ) -> Result<Arc<ReservedIndex>> {
-        let bytes = ColumnIndex::estimate_on_cpu(&input.chunks, &input.data_type);
+        let bytes = KeyIndex::estimate_on_cpu(&input.chunks, &input.data_type);
         let memory = self.reserve(&input.id)(bytes)?;
         // The closure owns the reservation: a build that has begun can't be stopped and uses the memory to its end.
         input
@@ -438,7 +439,7 @@ impl<'a> IndexBuilder<'a> {
         let (chunks, data_type) = (&input.chunks, &input.data_type);
         let (catalog, options) = (&self.required.catalog, &self.options);
         let device_bytes = ColumnIndex::estimate_on_devices(&**engine, chunks, data_type);
-        let bytes = ColumnIndex::estimate(&**engine, chunks, data_type);
+        let bytes = KeyIndex::estimate(&**engine, chunks, data_type);
         loop {
             let limit = options.device_memory_limit;
             let on_device = catalog

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool
 use crate::common::options::ByteSize;
 use crate::common::ordered_type::is_ranked;
 use crate::index::catalog::IndexCatalog;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 
 /// The memory that indexes of columns may take.
 pub(crate) struct MemoryBudget<'a> {
@@ -41,7 +41,7 @@ impl MemoryBudget<'_> {
         let (mut columns, mut index_bytes) = (BTreeMap::new(), 0);
         for (column, data_type, rows) in indexes.filter(|(_, t, _)| !is_ranked(t)) {
             columns.insert(column, rows * data_type.primitive_width().unwrap_or(0));
-            index_bytes += ColumnIndex::estimate_unread(rows, data_type);
+            index_bytes += KeyIndex::estimate_unread(rows, data_type);
         }
         let column_bytes: usize = columns.values().sum();
         column_bytes <= self.limit.0

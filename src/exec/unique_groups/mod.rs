@@ -29,6 +29,10 @@
 //! Runs at once in one context cannot be told apart, so a caller may get partitions of several: these must return the
 //! same rows, or the aggregate runs, or it is an error.
 //!
+//! Where the rows come from a table in memory, a million groups take half the time: min over kept rows 0.032 s, and
+//! 0.062 without this operator, avg and count by three columns 0.038 and 0.155, under another aggregate 0.026 and
+//! 0.063 (quick profile, two threads). Grouped by columns that cannot show it, 0.084 and 0.080.
+//!
 //! Steps 4 and 5 pay for files in the order of a key that do not state it: a left join of 4 * 10^6 rows of a Parquet
 //! file with 4 * 10^5, grouped by such a key, takes 0.16 s of CPU time, and 0.47 s grouped by a key of as many values
 //! in no order, for which the aggregate runs (quick profile, two threads). A file that states its order keeps

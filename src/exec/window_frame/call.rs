@@ -24,7 +24,7 @@ use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
@@ -309,16 +309,10 @@ fn ends(
 
 fn extremes(values: &ArrayRef, extreme: Extreme, ranges: &Ranges) -> Result<ArrayRef> {
     // DataFusion's tasks use all cores already.
-    let chunks = Chunks {
-        arrays: vec![Arc::clone(values)],
-        owned_elsewhere: true,
-    };
-    let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, 1)?;
-    let answer = index
-        .keys()
-        .answer(std::slice::from_ref(ranges), true, false)?;
-    let values = answer.values;
-    values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
+    let chunks = Chunks::borrowed(vec![Arc::clone(values)]);
+    let index = KeyIndex::on_cpu(&chunks, values.data_type(), extreme, 1)?;
+    let answer = index.answer(std::slice::from_ref(ranges), true, false)?;
+    answer.into_values()
 }
 
 fn counts(values: &ArrayRef) -> Result<Counts> {

@@ -31,7 +31,7 @@ physical_rule!(
     /// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.
     ///
     /// It must run before `EnsureRequirements`, which repartitions their inputs, and after
-    /// [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
+    /// [`KeepRowOrder`](crate::optimizer::physical::row_order::KeepRowOrder).
     PartitionRangeJoins,
     "rmq_partition_range_joins",
     partition_range_joins

@@ -31,6 +31,7 @@ mod lazy_index;
 mod partition;
 pub(crate) mod rmq;
 pub(crate) mod simd;
+mod wavelet_matrix;
 
 pub use engine::CpuEngine;
 pub use huge_page_buf::HugePageBuf;
@@ -39,3 +40,4 @@ pub use key_search::search_key::SearchKey;
 pub use lazy_index::LazyBuild;
 pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};
 pub use simd::dispatch::Simd;
+pub use wavelet_matrix::{WaveletMatrix, previous_rows};

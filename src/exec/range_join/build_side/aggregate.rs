@@ -3,151 +3,79 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array};
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, internal_datafusion_err};
+use arrow::array::{ArrayRef, Int64Array};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, rows_between};
+use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-use crate::exec::range_join::build_side::column::PreparedColumn;
-use crate::exec::range_join::build_side::crossing::{threshold_test, values_at_crossings};
+use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::value_index::ValueIndex;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::index::key_index::KeyIndex;
+use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
-use rmq_engine::{Comparison, RangeEnd};
 
-/// One aggregate with the data structures that compute it.
+/// One aggregate with the structures that answer it.
 #[derive(Debug)]
-pub(crate) enum AggregateEvaluator {
-    Extreme(Arc<ValueIndex>),
-    CountRows,
-    Count(Arc<Counts>),
-    Sum(Arc<Sums>),
-    SumLow(Arc<Sums>),
-    First(Arc<Values>),
-    Last(Arc<Values>),
-    Rightmost(Arc<Values>),
-    Accumulate(Box<RangeAccumulator>),
-    AtExtreme {
-        values: Arc<Values>,
-        ordered_by: Arc<ValueIndex>,
-        /// Finds the first NULL among the values that order, if NULLs come first.
-        nulls: Option<Arc<Counts>>,
-    },
-    CountCrossing {
-        searched: Arc<ValueIndex>,
-        comparison: Comparison,
-        threshold: usize,
-    },
-    AtCrossing {
-        values: Arc<Values>,
-        searched: Arc<ValueIndex>,
-        end: RangeEnd,
-        comparison: Comparison,
-        threshold: usize,
-    },
+pub(crate) struct AggregateEvaluator {
+    function: AggregateKind,
+    /// What the table of aggregates lists, each with the number of the argument that it is built of.
+    structures: Vec<(usize, Built)>,
+    /// Of [`AggregateKind::Accumulate`]: reads the arrays.
+    accumulator: Option<Box<RangeAccumulator>>,
+    /// Whether it reads the rows of ranges, and so may take long.
+    pub(crate) reads_rows: bool,
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`. What an accumulator takes
-    /// is registered in the pool of `memory`.
+    /// The evaluator of an aggregate over `columns`. What an accumulator takes is registered in the pool of `memory`.
+    ///
+    /// # Errors
+    /// An internal error if a structure has not been built. If memory is short.
     pub(crate) fn try_new(
-        (function, call): (AggregateKind, Option<&Arc<AccumulatorCall>>),
-        arguments: &[usize],
+        aggregate: &ValueAggregate,
         columns: &[PreparedColumn],
         memory: &MemoryReservation,
     ) -> Result<Self> {
-        let argument = |i: usize| arguments.get(i).and_then(|column| columns.get(*column));
-        let first = argument(0);
-        let evaluator = match function {
-            AggregateKind::CountRows => Some(Self::CountRows),
-            AggregateKind::Count => first.and_then(|c| c.counts.clone()).map(Self::Count),
-            AggregateKind::Sum => first.and_then(|c| c.sums.clone()).map(Self::Sum),
-            AggregateKind::SumLow => first.and_then(|c| c.sums.clone()).map(Self::SumLow),
-            AggregateKind::First => first.and_then(|c| c.values.clone()).map(Self::First),
-            AggregateKind::Last => first.and_then(|c| c.values.clone()).map(Self::Last),
-            AggregateKind::Rightmost => first.and_then(|c| c.values.clone()).map(Self::Rightmost),
-            AggregateKind::Accumulate => {
-                let sorted = (0..arguments.len()).map(|i| argument(i)?.sorted.clone());
-                let sorted = sorted.collect::<Option<Vec<_>>>();
-                let accumulator = call.zip(sorted).map(|(call, sorted)| {
-                    RangeAccumulator::try_new(call, sorted, memory.new_empty())
-                });
-                accumulator.transpose()?.map(Box::new).map(Self::Accumulate)
-            }
-            AggregateKind::Extreme(extreme) => {
-                first.and_then(|c| c.index(extreme)).map(Self::Extreme)
-            }
-            AggregateKind::AtExtreme {
-                extreme,
-                nulls_first,
-            } => first
-                .and_then(|c| c.values.clone())
-                .zip(argument(1).and_then(|c| c.index(extreme)))
-                .map(|(values, ordered_by)| Self::AtExtreme {
-                    values,
-                    ordered_by,
-                    nulls: argument(1)
-                        .filter(|_| nulls_first)
-                        .and_then(|c| c.counts.clone()),
-                }),
-            AggregateKind::CountCrossing {
-                comparison,
-                threshold,
-            } => {
-                let extreme = threshold_test(comparison).extreme;
-                let searched = first.and_then(|c| c.index(extreme));
-                searched.map(|searched| Self::CountCrossing {
-                    searched,
-                    comparison,
-                    threshold,
-                })
-            }
-            AggregateKind::AtCrossing {
-                end,
-                comparison,
-                threshold,
-            } => {
-                let extreme = threshold_test(comparison).extreme;
-                let searched = argument(1).and_then(|c| c.index(extreme));
-                let values = first.and_then(|c| c.values.clone());
-                values
-                    .zip(searched)
-                    .map(|(values, searched)| Self::AtCrossing {
-                        values,
-                        searched,
-                        end,
-                        comparison,
-                        threshold,
-                    })
-            }
+        let entry = aggregate.entry();
+        let structures = entry.needs.iter().map(|(argument, structure)| {
+            let column = columns.get(*aggregate.arguments.get(*argument)?)?;
+            Some((*argument, column.get(*structure)?.clone()))
+        });
+        let structures = structures.collect::<Option<Vec<_>>>();
+        let mut evaluator = Self {
+            function: aggregate.function,
+            structures: structures.ok_or_else(|| not_prepared(aggregate.function))?,
+            accumulator: None,
+            reads_rows: entry.reads_rows,
         };
-        evaluator.ok_or_else(|| {
-            internal_datafusion_err!("{function:?} over a column that was not prepared for it")
-        })
+        if let (AggregateKind::Accumulate, Some(call)) = (aggregate.function, &aggregate.call) {
+            let arrays = evaluator
+                .structures
+                .iter()
+                .filter_map(|(_, built)| match built {
+                    Built::Array(array) => Some(Arc::clone(array)),
+                    _ => None,
+                });
+            let accumulator = RangeAccumulator::try_new(call, arrays.collect(), memory.new_empty());
+            evaluator.accumulator = Some(Box::new(accumulator?));
+        }
+        Ok(evaluator)
     }
 
     /// The range-minimum index that the aggregate queries, if any.
-    pub(crate) fn index(&self) -> Option<&Arc<ValueIndex>> {
-        match self {
-            Self::Extreme(index)
-            | Self::AtExtreme {
-                ordered_by: index, ..
-            }
-            | Self::CountCrossing {
-                searched: index, ..
-            }
-            | Self::AtCrossing {
-                searched: index, ..
-            } => Some(index),
+    pub(crate) fn lazy_index(&self) -> Option<&Arc<ValueIndex>> {
+        let mut structures = self.structures.iter();
+        structures.find_map(|(_, built)| match built {
+            Built::Index(index) => Some(index),
             _ => None,
-        }
+        })
     }
 
     /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0
@@ -159,88 +87,132 @@ impl AggregateEvaluator {
         rows: &SortedRows,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<ArrayRef> {
-        Ok(match self {
-            Self::CountRows => {
+        Ok(match self.function {
+            AggregateKind::CountRows => {
                 let counts = ranges.iter().map(|(l, r)| (r - l + 1).max(0));
                 Arc::new(counts.collect::<Int64Array>())
             }
-            Self::Count(counts) => Arc::new(counts.answer(ranges)),
-            Self::Sum(sums) => sums.answer(ranges),
-            Self::SumLow(sums) => sums.sums_low(ranges)?,
-            Self::Extreme(index) => extreme_values(index, ranges)?,
-            Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
-            Self::Last(values) => {
+            AggregateKind::Count => Arc::new(self.counts(0)?.answer(ranges)),
+            AggregateKind::Sum => self.sums()?.answer(ranges),
+            AggregateKind::SumLow => self.sums()?.sums_low(ranges)?,
+            AggregateKind::Extreme(_) => {
+                let ranges = std::slice::from_ref(ranges);
+                self.index()?.answer(ranges, true, false)?.into_values()?
+            }
+            AggregateKind::First => {
+                let first = ranges.iter().map(|(l, r)| (l <= r).then_some(l));
+                self.values()?.at(first)?
+            }
+            AggregateKind::Last => {
                 let last = ranges.iter().map(|range| last_row(rows, range));
-                values.at(last.collect::<Result<Vec<_>>>()?.into_iter())?
+                let last = last.collect::<Result<Vec<_>>>()?;
+                self.values()?.at(last.into_iter())?
             }
-            Self::Rightmost(values) => {
-                values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(r)))?
+            AggregateKind::Rightmost => {
+                let last = ranges.iter().map(|(l, r)| (l <= r).then_some(r));
+                self.values()?.at(last)?
             }
-            Self::Accumulate(accumulator) => accumulator.evaluate(ranges, check)?,
-            Self::AtExtreme {
-                values,
-                ordered_by,
-                nulls,
-            } => {
-                let positions = extreme_positions(ordered_by, ranges)?;
-                let positions = positions.as_primitive::<Int64Type>().iter();
-                let rows = positions.zip(ranges.iter()).map(|(position, range)| {
-                    let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
-                    // If all values that order are NULL, the first row wins.
-                    let first = (range.0 <= range.1).then_some(range.0);
-                    null.or(position).or(first)
-                });
-                values.at(rows)?
+            AggregateKind::AtExtreme { nulls_first, .. } => {
+                let one = std::slice::from_ref(ranges);
+                let positions = self.index()?.answer(one, false, true)?.into_positions()?;
+                let nulls = if nulls_first {
+                    Some(self.counts(1)?)
+                } else {
+                    None
+                };
+                let rows = positions
+                    .iter()
+                    .zip(ranges.iter())
+                    .map(|(position, range)| {
+                        let null = nulls.and_then(|nulls| nulls.first_null(range));
+                        // If all values that order are NULL, the first row wins.
+                        let first = (range.0 <= range.1).then_some(range.0);
+                        null.or(position).or(first)
+                    });
+                self.values()?.at(rows)?
             }
-            Self::CountCrossing {
-                searched,
-                comparison,
-                threshold,
-            } => {
-                let thresholds = evaluated(thresholds, *threshold)?;
-                let test = threshold_test(*comparison);
-                let queries = searched
-                    .index()
-                    .threshold_queries(ranges, thresholds, test)?;
-                Arc::new(searched.index().count(&queries, check)?)
-            }
-            Self::AtCrossing {
-                values,
-                searched,
+            AggregateKind::AtCrossing {
                 end,
                 comparison,
                 threshold,
             } => {
-                let thresholds = evaluated(thresholds, *threshold)?;
-                let test = (*end, *comparison);
-                values_at_crossings(values, searched, ranges, thresholds, test)?
+                let answer = self.index()?.crossings(
+                    std::slice::from_ref(ranges),
+                    std::slice::from_ref(evaluated(thresholds, threshold)?),
+                    end,
+                    ThresholdTest::of_comparison(comparison),
+                )?;
+                self.values()?.at(answer.into_positions()?.iter())?
+            }
+            AggregateKind::CountCrossing {
+                comparison,
+                threshold,
+            } => {
+                let index = self.index()?;
+                let queries = index.threshold_queries(
+                    std::slice::from_ref(ranges),
+                    std::slice::from_ref(evaluated(thresholds, threshold)?),
+                    ThresholdTest::of_comparison(comparison),
+                )?;
+                Arc::new(index.count(&queries, check)?)
+            }
+            AggregateKind::Accumulate => {
+                let accumulator = self.accumulator.as_ref();
+                let accumulator = accumulator.ok_or_else(|| not_prepared(self.function))?;
+                accumulator.evaluate(ranges, check)?
             }
         })
     }
+
+    fn counts(&self, argument: usize) -> Result<&Counts> {
+        self.structure(argument, |built| match built {
+            Built::Counts(counts) => Some(counts),
+            _ => None,
+        })
+    }
+
+    fn sums(&self) -> Result<&Sums> {
+        self.structure(0, |built| match built {
+            Built::Sums(sums) => Some(sums),
+            _ => None,
+        })
+    }
+
+    /// The values of the first argument.
+    fn values(&self) -> Result<&Values> {
+        self.structure(0, |built| match built {
+            Built::Values(values) => Some(values),
+            _ => None,
+        })
+    }
+
+    fn index(&self) -> Result<&KeyIndex> {
+        let index = self.lazy_index().map(|index| index.keys());
+        index.ok_or_else(|| not_prepared(self.function))
+    }
+
+    /// A structure of an argument, which `of_kind` recognises.
+    fn structure<'a, T>(
+        &'a self,
+        argument: usize,
+        of_kind: impl Fn(&'a Built) -> Option<&'a Arc<T>>,
+    ) -> Result<&'a T> {
+        let structures = self.structures.iter();
+        let mut structures = structures.filter(|(of, _)| *of == argument);
+        let found = structures.find_map(|(_, built)| of_kind(built));
+        let found = found.map(AsRef::as_ref);
+        found.ok_or_else(|| not_prepared(self.function))
+    }
+}
+
+fn not_prepared(function: AggregateKind) -> DataFusionError {
+    internal_datafusion_err!("{function:?} over a column that was not prepared for it")
 }
 
 /// The threshold with this number.
 fn evaluated(thresholds: &[ArrayRef], number: usize) -> Result<&ArrayRef> {
     let threshold = thresholds.get(number);
     threshold.ok_or_else(|| internal_datafusion_err!("a threshold was not evaluated"))
-}
-
-/// The extreme value of each range; NULL for a range without values.
-fn extreme_values(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
-    let ranges = std::slice::from_ref(ranges);
-    let answer = index.index().keys().answer(ranges, true, false)?;
-    answer
-        .values
-        .ok_or_else(|| internal_datafusion_err!("an index returned no values"))
-}
-
-/// The position of the extreme value of each range; NULL for a range without values.
-fn extreme_positions(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
-    let ranges = std::slice::from_ref(ranges);
-    let answer = index.index().keys().answer(ranges, false, true)?;
-    answer
-        .positions
-        .ok_or_else(|| internal_datafusion_err!("an index returned no positions"))
 }
 
 /// The first of the rows of a range with the greatest key; `None` for an empty range.

@@ -2,7 +2,7 @@
 //! the sort permutation.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
@@ -12,15 +12,13 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::crossing::threshold_test;
+use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_side::sorted_values::sorted_values;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::{Chunks, Encoded};
-use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
@@ -31,148 +29,97 @@ use rmq_engine::{BuildOptions, Extreme};
 /// A value column as it was collected, not sorted.
 pub(crate) struct CollectedColumn {
     pub(crate) chunks: Chunks,
-    data_type: DataType,
+    pub(crate) data_type: DataType,
+    /// Registers the chunks.
+    pub(crate) memory: Arc<MemoryReservation>,
 }
 
-impl CollectedColumn {
-    /// A column without rows.
-    pub(crate) fn new(data_type: &DataType) -> Self {
-        Self {
-            chunks: Chunks {
-                arrays: vec![],
-                owned_elsewhere: true,
-            },
-            data_type: data_type.clone(),
-        }
+/// What a structure consists of. A clone shares it.
+#[derive(Debug, Clone)]
+pub(crate) enum Built {
+    Counts(Arc<Counts>),
+    Sums(Arc<Sums>),
+    /// Of [`Structure::Values`] and [`Structure::Rows`].
+    Values(Arc<Values>),
+    Array(ArrayRef),
+    Index(Arc<ValueIndex>),
+}
+
+/// A structure with what registers its memory.
+#[derive(Debug, Clone)]
+struct BuiltStructure {
+    structure: Structure,
+    built: Built,
+    /// Of an index, none: it registers its own.
+    memory: Vec<Arc<MemoryReservation>>,
+}
+
+/// The structures of one column, each once. A clone shares them.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct PreparedColumn(Vec<BuiltStructure>);
+
+impl PreparedColumn {
+    /// The structure that serves as this one, if it was built.
+    pub(crate) fn get(&self, structure: Structure) -> Option<&Built> {
+        let mut structures = self.0.iter();
+        let known = structures.find(|known| known.structure.serves(structure));
+        known.map(|known| &known.built)
     }
-}
 
-/// What the aggregates need of one column.
-#[derive(Debug, Default, Clone, PartialEq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a structure of its own"
-)]
-pub(crate) struct ColumnNeeds {
-    counts: bool,
-    sums: bool,
-    values: bool,
-    /// The values in sorted order, as one array.
-    sorted: bool,
-    /// Whether single rows are taken.
-    rows: bool,
-    indexes: Vec<IndexNeeds>,
-}
-
-/// The index that aggregates need of a column.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct IndexNeeds {
-    extreme: Extreme,
-    /// Whether positions are queried besides values.
-    positions: bool,
-}
-
-impl ColumnNeeds {
-    /// What a join needs of the value column with this index.
-    pub(crate) fn of_column(columns: &BuildColumns, column: usize) -> Self {
-        let mut needs = Self {
-            rows: columns.row_columns.contains(&column),
-            ..Self::default()
-        };
-        for (function, arguments) in &columns.aggregates {
-            let is_first = arguments.first() == Some(&column);
-            let is_second = arguments.get(1) == Some(&column);
-            match *function {
-                AggregateKind::Count => needs.counts |= is_first,
-                AggregateKind::Sum | AggregateKind::SumLow => {
-                    needs.counts |= is_first;
-                    needs.sums |= is_first;
-                }
-                AggregateKind::First | AggregateKind::Last | AggregateKind::Rightmost => {
-                    needs.values |= is_first;
-                }
-                AggregateKind::Accumulate => needs.sorted |= arguments.contains(&column),
-                AggregateKind::Extreme(extreme) if is_first => needs.add_index(extreme, false),
-                AggregateKind::CountCrossing { comparison, .. } if is_first => {
-                    needs.add_index(threshold_test(comparison).extreme, false);
-                }
-                AggregateKind::CountRows
-                | AggregateKind::CountCrossing { .. }
-                | AggregateKind::Extreme(_) => {}
-                AggregateKind::AtExtreme {
-                    extreme,
-                    nulls_first,
-                } => {
-                    needs.values |= is_first;
-                    if is_second {
-                        needs.add_index(extreme, true);
-                        needs.counts |= nulls_first;
-                    }
-                }
-                AggregateKind::AtCrossing { comparison, .. } => {
-                    needs.values |= is_first;
-                    if is_second {
-                        needs.add_index(threshold_test(comparison).extreme, false);
-                    }
-                }
-            }
+    /// The values of rows that are returned.
+    pub(crate) fn rows(&self) -> Option<&Arc<Values>> {
+        match self.get(Structure::Rows)? {
+            Built::Values(rows) => Some(rows),
+            _ => None,
         }
-        needs
     }
 
     /// What is needed and has not been built.
-    pub(crate) fn without(&self, built: &PreparedColumn) -> Self {
-        let sums = self.sums && built.sums.is_none();
-        let missing = |index: &&IndexNeeds| !built.has_index(**index);
-        Self {
-            // Sums are built of counts.
-            counts: self.counts && built.counts.is_none() || sums,
-            sums,
-            values: self.values && built.values.is_none(),
-            sorted: self.sorted && built.sorted.is_none(),
-            rows: self.rows && built.rows.is_none(),
-            indexes: self.indexes.iter().filter(missing).copied().collect(),
+    pub(crate) fn missing(&self, needs: &Structures) -> Structures {
+        let needs = needs.iter();
+        needs.filter(|needed| self.get(*needed).is_none()).collect()
+    }
+
+    /// Adds a structure whose memory these reservations register, unless another one serves as it.
+    pub(crate) fn push(
+        &mut self,
+        structure: Structure,
+        built: Built,
+        memory: Vec<Arc<MemoryReservation>>,
+    ) {
+        if self.get(structure).is_none() {
+            self.0.retain(|known| !structure.serves(known.structure));
+            self.0.push(BuiltStructure {
+                structure,
+                built,
+                memory,
+            });
         }
     }
 
-    /// What is needed besides single rows, and whether these are.
-    pub(crate) fn split_rows(self) -> (Self, bool) {
-        let rows = self.rows;
-        (
-            Self {
-                rows: false,
-                ..self
-            },
-            rows,
-        )
-    }
-
-    /// Whether counts of values that are not NULL are needed.
-    pub(crate) fn has_counts(&self) -> bool {
-        self.counts
-    }
-
-    /// Whether sums are needed.
-    pub(crate) fn has_sums(&self) -> bool {
-        self.sums
-    }
-
-    /// Whether single values are needed.
-    pub(crate) fn has_values(&self) -> bool {
-        self.values
-    }
-
-    /// Whether positions of an extreme are needed; `None` if its index is not.
-    pub(crate) fn has_positions(&self, extreme: Extreme) -> Option<bool> {
-        let index = self.indexes.iter().find(|index| index.extreme == extreme);
-        index.map(|index| index.positions)
-    }
-
-    fn add_index(&mut self, extreme: Extreme, positions: bool) {
-        match self.indexes.iter_mut().find(|i| i.extreme == extreme) {
-            Some(index) => index.positions |= positions,
-            None => self.indexes.push(IndexNeeds { extreme, positions }),
+    /// Adds what was built of the same column later, or at the same time by another query.
+    pub(crate) fn add(&mut self, other: Self) {
+        for added in other.0 {
+            self.push(added.structure, added.built, added.memory);
         }
+    }
+
+    /// Bytes that are registered for all of it.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        // Several structures may share a sorted copy of the column.
+        let mut distinct: Vec<Arc<MemoryReservation>> = vec![];
+        for structure in &self.0 {
+            let of_index = match &structure.built {
+                Built::Index(index) => index.memory(),
+                _ => vec![],
+            };
+            for memory in structure.memory.iter().chain(&of_index) {
+                if !distinct.iter().any(|known| Arc::ptr_eq(known, memory)) {
+                    distinct.push(Arc::clone(memory));
+                }
+            }
+        }
+        distinct.iter().map(|memory| memory.size()).sum()
     }
 }
 
@@ -201,81 +148,14 @@ impl SortedColumn {
     }
 }
 
-/// What was built of one column for its aggregates. A clone shares it.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct PreparedColumn {
-    pub(crate) counts: Option<Arc<Counts>>,
-    pub(crate) sums: Option<Arc<Sums>>,
-    pub(crate) values: Option<Arc<Values>>,
-    pub(crate) sorted: Option<ArrayRef>,
-    /// The values in sorted order.
-    pub(crate) rows: Option<Arc<Values>>,
-    indexes: Vec<(IndexNeeds, Arc<ValueIndex>)>,
-    /// Registers the memory of all but the indexes.
-    pub(crate) memory: Vec<Arc<MemoryReservation>>,
-    /// Registers the sorted columns while lazy indexes scan them.
-    scanned_columns: Vec<Weak<MemoryReservation>>,
-}
-
-impl PreparedColumn {
-    /// Bytes that are registered for the indexes, and for the column that they scan.
-    pub(crate) fn index_registered_bytes(&self) -> usize {
-        let indexes = self.indexes.iter();
-        let indexes = indexes.map(|(_, index)| index.registered_bytes());
-        let scanned = self.scanned_columns.iter().filter_map(Weak::upgrade);
-        indexes.sum::<usize>() + scanned.map(|column| column.size()).sum::<usize>()
-    }
-
-    /// Bytes that are registered for all of it.
-    pub(crate) fn registered_bytes(&self) -> usize {
-        let memory = self.memory.iter().map(|memory| memory.size());
-        memory.sum::<usize>() + self.index_registered_bytes()
-    }
-
-    fn has_index(&self, needs: IndexNeeds) -> bool {
-        let mut indexes = self.indexes.iter();
-        indexes.any(|(known, _)| {
-            known.extreme == needs.extreme && (known.positions || !needs.positions)
-        })
-    }
-
-    /// Adds what was built of the same column later, or at the same time by another query.
-    pub(crate) fn add(&mut self, other: Self) {
-        if self.has_all_of(&other) {
-            return;
-        }
-        self.counts = self.counts.take().or(other.counts);
-        self.sums = self.sums.take().or(other.sums);
-        self.values = self.values.take().or(other.values);
-        self.sorted = self.sorted.take().or(other.sorted);
-        self.rows = self.rows.take().or(other.rows);
-        // One with positions comes first, and serves also those who need none.
-        self.indexes.splice(0..0, other.indexes);
-        self.memory.extend(other.memory);
-        self.scanned_columns.extend(other.scanned_columns);
-    }
-
-    fn has_all_of(&self, other: &Self) -> bool {
-        let mut indexes = other.indexes.iter();
-        self.counts.is_some() >= other.counts.is_some()
-            && self.sums.is_some() >= other.sums.is_some()
-            && self.values.is_some() >= other.values.is_some()
-            && self.sorted.is_some() >= other.sorted.is_some()
-            && self.rows.is_some() >= other.rows.is_some()
-            && indexes.all(|(needs, _)| self.has_index(*needs))
-    }
-
-    /// The index for minima or for maxima, if it was needed.
-    pub(crate) fn index(&self, extreme: Extreme) -> Option<Arc<ValueIndex>> {
-        let mut indexes = self.indexes.iter();
-        let (_, index) = indexes.find(|(needs, _)| needs.extreme == extreme)?;
-        Some(Arc::clone(index))
-    }
-}
+/// Values in sorted order, one array after another, and what registers their memory.
+type SortedArrays = (Vec<ArrayRef>, Arc<MemoryReservation>);
 
 /// Prepares the columns of one build side. Everything that it builds has a reservation of its own, which is freed with
 /// it.
 pub(crate) struct ColumnPreparer<'a> {
+    pub(crate) permutation: &'a RowPermutation,
+    pub(crate) permutation_memory: &'a MemoryReservation,
     pub(crate) metrics: &'a BuildMetrics,
     pub(crate) waiting: &'a Waiting,
     pub(crate) workers: Workers<'a>,
@@ -284,137 +164,201 @@ pub(crate) struct ColumnPreparer<'a> {
 }
 
 impl ColumnPreparer<'_> {
-    /// Builds what is needed of a column, whose memory `column_memory` registers, and drops the column.
+    /// Builds what is needed of a column, and drops the column.
     pub(crate) fn prepare(
         &self,
         column: CollectedColumn,
-        column_memory: Arc<MemoryReservation>,
-        needs: ColumnNeeds,
-        permutation: &RowPermutation,
-        permutation_memory: &MemoryReservation,
+        needs: &Structures,
     ) -> Result<PreparedColumn> {
-        let data_type = column.data_type.clone();
         let mut prepared = PreparedColumn::default();
-        if needs.counts {
-            let chunks = &column.chunks.arrays;
-            let bytes = Counts::estimate(chunks, permutation);
-            let memory = self.reserve(&column_memory, bytes)?;
-            let counts = Counts::try_new(chunks, permutation, self.workers)?;
-            memory.try_resize(counts.bytes())?;
-            prepared.counts = Some(Arc::new(counts));
-            prepared.memory.push(Arc::new(memory));
+        let needs_values = needs.contains(Structure::Values);
+        let needs_array = needs.contains(Structure::Array);
+        let needs_sums = needs.contains(Structure::Sums);
+        let indexes = needs.iter().filter_map(|needed| match needed {
+            Structure::Index { extreme, positions } => Some((extreme, positions)),
+            _ => None,
+        });
+        let indexes: Vec<_> = indexes.collect();
+
+        let mut counts = None;
+        if needs.contains(Structure::Counts) || needs_sums {
+            let (built, memory) = self.counts(&column)?;
+            let shared = vec![Arc::clone(&memory)];
+            prepared.push(Structure::Counts, Built::Counts(Arc::clone(&built)), shared);
+            counts = Some((built, memory));
         }
         // One copy, sorted, serves all that is built of the column.
-        let has_values_as_keys = is_borrowed(&data_type);
-        let from_values = needs.sums || needs.values;
-        let sorted = if !needs.indexes.is_empty() || from_values && has_values_as_keys {
-            Some(self.sort_column(&column, &column_memory, needs.values, permutation)?)
+        let keys_are_values = is_borrowed(&column.data_type);
+        let takes_values = needs_sums || needs_values;
+        let sorted = if !indexes.is_empty() || takes_values && keys_are_values {
+            Some(self.sort_column(&column, needs_values || needs_array)?)
         } else {
             None
         };
-        let values = match &sorted {
-            Some(sorted) if from_values => {
+        let arrays: Option<SortedArrays> = match &sorted {
+            Some(sorted) if keys_are_values && (takes_values || needs_array) => {
                 let arrays = sorted.arrays()?;
                 arrays.map(|arrays| (arrays, Arc::clone(&sorted.memory)))
             }
             _ => None,
         };
-        if needs.values {
-            let values = match &values {
-                Some((arrays, memory)) if let [array] = arrays.as_slice() => {
-                    prepared.memory.push(Arc::clone(memory));
-                    Values::by_position(Arc::clone(array))
-                }
-                _ => {
-                    // The chunks and the copy exist at the same time.
-                    let memory = self.reserve(&column_memory, column.chunks.bytes())?;
-                    let chunks = &column.chunks.arrays;
-                    let values = self.with_order(permutation, permutation_memory, || {
-                        Values::try_new(chunks, &data_type, permutation, self.workers)
-                    })?;
-                    memory.try_resize(values.bytes())?;
-                    prepared.memory.push(Arc::new(memory));
-                    values
-                }
-            };
-            prepared.values = Some(Arc::new(values));
-        }
-        if let Some(counts) = prepared.counts.as_ref().filter(|_| needs.sums) {
-            let (arrays, memory) = match values {
-                Some(values) => values,
-                None => {
-                    self.take_sorted(&column, &column_memory, permutation, permutation_memory)?
-                }
-            };
-            let bytes = Sums::estimate(&arrays, &data_type, self.workers)?;
-            let sums_memory = self.reserve(&column_memory, bytes)?;
-            let sums = Sums::try_new(&arrays, &data_type, Arc::clone(counts), self.workers)?;
-            if sums.borrows_column() {
-                prepared.memory.push(memory);
+        let whole = match &arrays {
+            Some((arrays, memory)) if let [array] = arrays.as_slice() => {
+                Some((Arc::clone(array), Arc::clone(memory)))
             }
-            prepared.sums = Some(Arc::new(sums));
-            prepared.memory.push(Arc::new(sums_memory));
+            _ => None,
+        };
+        if needs_values {
+            let (values, memory) = match &whole {
+                Some((array, memory)) => {
+                    (Values::by_position(Arc::clone(array)), Arc::clone(memory))
+                }
+                None => self.values(&column)?,
+            };
+            let values = Built::Values(Arc::new(values));
+            prepared.push(Structure::Values, values, vec![memory]);
         }
-        if needs.sorted {
-            self.waiting.check()?;
-            let reserve = |bytes| self.reserve(&column_memory, bytes);
-            let chunks = &column.chunks.arrays;
-            let (sorted, memory) = self.with_order(permutation, permutation_memory, || {
-                sorted_values(chunks, &data_type, permutation, reserve, self.workers)
-            })?;
-            prepared.sorted = Some(sorted);
-            prepared.memory.push(Arc::new(memory));
+        if needs_sums && let Some(counts) = counts {
+            let arrays = match arrays {
+                Some(arrays) => arrays,
+                None => self.sorted_arrays(&column)?,
+            };
+            let (sums, memory) = self.sums(&column, counts, arrays)?;
+            prepared.push(Structure::Sums, Built::Sums(sums), memory);
         }
-        if needs.rows {
+        if needs_array {
             self.waiting.check()?;
-            // At most the chunks, a copy of them and the sorted copy exist at the same time.
-            let memory = self.reserve(&column_memory, 2 * column.chunks.bytes())?;
-            let chunks = &column.chunks.arrays;
-            let values = self.with_order(permutation, permutation_memory, || {
-                Values::sorted(chunks, &data_type, permutation, self.workers)
-            })?;
-            memory.try_resize(values.bytes())?;
-            prepared.rows = Some(Arc::new(values));
-            prepared.memory.push(Arc::new(memory));
+            let (array, memory) = match whole {
+                Some(whole) => whole,
+                None => self.sorted_array(&column)?,
+            };
+            prepared.push(Structure::Array, Built::Array(array), vec![memory]);
+        }
+        if needs.contains(Structure::Rows) {
+            self.waiting.check()?;
+            let (rows, memory) = self.rows(&column)?;
+            let rows = Built::Values(Arc::new(rows));
+            prepared.push(Structure::Rows, rows, vec![memory]);
         }
         // Indexes hold what they need of the sorted column.
         drop(column);
-        drop(column_memory);
         if let Some(sorted) = sorted {
-            for index_needs in needs.indexes {
+            let mut built = vec![];
+            for (extreme, positions) in indexes {
                 self.waiting.check()?;
-                let index = self.lazy_index(&sorted, index_needs)?;
-                prepared.indexes.push((index_needs, index));
+                let index = self.lazy_index(&sorted, extreme, positions)?;
+                let structure = Structure::Index { extreme, positions };
+                prepared.push(structure, Built::Index(Arc::clone(&index)), vec![]);
+                built.push(index);
             }
             let SortedColumn { keys, memory } = sorted;
             drop(keys);
             // Freed with the last index that scans the column.
-            let indexes = prepared.indexes.iter();
-            indexes.for_each(|(_, index)| index.retain_scanned_column(&memory));
-            prepared.scanned_columns.push(Arc::downgrade(&memory));
+            for index in built {
+                index.retain_scanned_column(&memory);
+            }
         }
         Ok(prepared)
     }
 
-    /// Sorts a column as keys. They are in one column if `one_column`.
-    fn sort_column(
+    /// Counts the values that are not NULL.
+    fn counts(&self, column: &CollectedColumn) -> Result<(Arc<Counts>, Arc<MemoryReservation>)> {
+        let chunks = &column.chunks.arrays;
+        let bytes = Counts::estimate(chunks, self.permutation);
+        let memory = self.reserve(&column.memory, bytes)?;
+        let counts = Counts::try_new(chunks, self.permutation, self.workers)?;
+        memory.try_resize(counts.bytes())?;
+        Ok((Arc::new(counts), Arc::new(memory)))
+    }
+
+    /// Builds sums of sorted values. Also returns what registers the memory of all that they consist of.
+    fn sums(
         &self,
         column: &CollectedColumn,
-        column_memory: &Arc<MemoryReservation>,
-        one_column: bool,
-        permutation: &RowPermutation,
-    ) -> Result<SortedColumn> {
-        let CollectedColumn { chunks, data_type } = column;
+        (counts, counts_memory): (Arc<Counts>, Arc<MemoryReservation>),
+        (arrays, arrays_memory): SortedArrays,
+    ) -> Result<(Arc<Sums>, Vec<Arc<MemoryReservation>>)> {
+        let data_type = &column.data_type;
+        let bytes = Sums::estimate(&arrays, data_type, self.workers)?;
+        let memory = self.reserve(&column.memory, bytes)?;
+        let sums = Sums::try_new(&arrays, data_type, counts, self.workers)?;
+        let mut all = vec![Arc::new(memory), counts_memory];
+        if sums.borrows_column() {
+            all.push(arrays_memory);
+        }
+        Ok((Arc::new(sums), all))
+    }
+
+    /// Single values of a column whose keys differ from values.
+    fn values(&self, column: &CollectedColumn) -> Result<(Values, Arc<MemoryReservation>)> {
+        let CollectedColumn {
+            chunks, data_type, ..
+        } = column;
+        // The chunks and the copy exist at the same time.
+        let memory = self.reserve(&column.memory, chunks.bytes())?;
+        let values = self.with_order(|| {
+            Values::try_new(&chunks.arrays, data_type, self.permutation, self.workers)
+        })?;
+        memory.try_resize(values.bytes())?;
+        Ok((values, Arc::new(memory)))
+    }
+
+    /// The values of rows that are returned.
+    fn rows(&self, column: &CollectedColumn) -> Result<(Values, Arc<MemoryReservation>)> {
+        let CollectedColumn {
+            chunks, data_type, ..
+        } = column;
+        // At most the chunks, a copy of them and the sorted copy exist at the same time.
+        let memory = self.reserve(&column.memory, 2 * chunks.bytes())?;
+        let rows = self.with_order(|| {
+            Values::sorted(&chunks.arrays, data_type, self.permutation, self.workers)
+        })?;
+        memory.try_resize(rows.bytes())?;
+        Ok((rows, Arc::new(memory)))
+    }
+
+    /// Sorts a column as one array.
+    fn sorted_array(&self, column: &CollectedColumn) -> Result<(ArrayRef, Arc<MemoryReservation>)> {
+        let CollectedColumn {
+            chunks, data_type, ..
+        } = column;
+        let reserve = |bytes| self.reserve(&column.memory, bytes);
+        let (sorted, memory) = self.with_order(|| {
+            sorted_values(
+                &chunks.arrays,
+                data_type,
+                self.permutation,
+                reserve,
+                self.workers,
+            )
+        })?;
+        Ok((sorted, Arc::new(memory)))
+    }
+
+    /// Sorts the values of a column whose keys differ from values.
+    fn sorted_arrays(&self, column: &CollectedColumn) -> Result<SortedArrays> {
+        if self.permutation.is_identity() {
+            return Ok((column.chunks.arrays.clone(), Arc::clone(&column.memory)));
+        }
+        let (sorted, memory) = self.sorted_array(column)?;
+        Ok((vec![sorted], memory))
+    }
+
+    /// Sorts a column as keys. They are in one column if `one_column`.
+    fn sort_column(&self, column: &CollectedColumn, one_column: bool) -> Result<SortedColumn> {
+        let CollectedColumn {
+            chunks, data_type, ..
+        } = column;
         let is_whole = !one_column || chunks.arrays.len() == 1;
-        if is_whole && borrows_chunks(data_type, permutation) {
+        if is_whole && borrows_chunks(data_type, self.permutation) {
             return Ok(SortedColumn {
                 keys: encode_chunks(chunks, data_type, self.workers)?,
-                memory: Arc::clone(column_memory),
+                memory: Arc::clone(&column.memory),
             });
         }
-        let bytes = estimate_arrange(chunks, data_type, permutation);
-        let memory = self.reserve(column_memory, bytes)?;
-        let mut keys = arrange(chunks, data_type, permutation, self.workers)?;
+        let bytes = estimate_arrange(chunks, data_type, self.permutation);
+        let memory = self.reserve(&column.memory, bytes)?;
+        let mut keys = arrange(chunks, data_type, self.permutation, self.workers)?;
         // `memory` registers the copy.
         memory.try_resize(keys.copied_bytes + keys.decoder.bytes())?;
         keys.copied_bytes = 0;
@@ -424,42 +368,14 @@ impl ColumnPreparer<'_> {
         })
     }
 
-    /// Sorts the values of a column whose keys differ from values. Also returns the reservation of their memory.
-    fn take_sorted(
-        &self,
-        column: &CollectedColumn,
-        column_memory: &Arc<MemoryReservation>,
-        permutation: &RowPermutation,
-        permutation_memory: &MemoryReservation,
-    ) -> Result<(Vec<ArrayRef>, Arc<MemoryReservation>)> {
-        let chunks = &column.chunks.arrays;
-        if permutation.is_identity() {
-            return Ok((chunks.clone(), Arc::clone(column_memory)));
-        }
-        let reserve = |bytes| self.reserve(column_memory, bytes);
-        let (sorted, memory) = self.with_order(permutation, permutation_memory, || {
-            sorted_values(
-                chunks,
-                &column.data_type,
-                permutation,
-                reserve,
-                self.workers,
-            )
-        })?;
-        Ok((vec![sorted], Arc::new(memory)))
-    }
-
-    /// Sorts values by the order of a permutation, which is made, and registered with `memory`, unless the values are
-    /// permuted without it.
-    fn with_order<T>(
-        &self,
-        permutation: &RowPermutation,
-        memory: &MemoryReservation,
-        sort: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        self.grow(memory, permutation.order_bytes())?;
+    /// Sorts values by the order of the permutation, which is made and registered unless the values are permuted
+    /// without it.
+    fn with_order<T>(&self, sort: impl FnOnce() -> Result<T>) -> Result<T> {
+        let bytes = self.permutation.order_bytes();
+        self.grow(self.permutation_memory, bytes)?;
         let sorted = sort()?;
-        memory.shrink(permutation.order_bytes());
+        self.permutation_memory
+            .shrink(self.permutation.order_bytes());
         Ok(sorted)
     }
 
@@ -467,16 +383,17 @@ impl ColumnPreparer<'_> {
     fn lazy_index(
         &self,
         sorted: &SortedColumn,
-        IndexNeeds { extreme, positions }: IndexNeeds,
+        extreme: Extreme,
+        positions: bool,
     ) -> Result<Arc<ValueIndex>> {
         let keys = sorted.directed(extreme);
         let options = BuildOptions {
             positions,
             threads: self.workers.threads(),
         };
-        let bytes = ColumnIndex::estimate_lazy(&keys, &options);
+        let bytes = KeyIndex::estimate_lazy(&keys, &options);
         let memory = self.reserve(&sorted.memory, bytes)?;
-        let index = ColumnIndex::lazy(keys, options)?;
+        let index = KeyIndex::lazy(keys, options)?;
         let index = Arc::new(ValueIndex::new(index, memory, self.metrics.clone()));
         self.lazy_indexes.borrow_mut().push(Arc::clone(&index));
         Ok(index)

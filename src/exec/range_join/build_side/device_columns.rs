@@ -10,9 +10,9 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
 use crate::common::workers::Workers;
-use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::aggregate_table::{Structure, Structures};
+use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
-use crate::exec::range_join::build_side::column::ColumnNeeds;
 use crate::exec::range_join::device_aggregates::addends;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
@@ -21,8 +21,8 @@ use crate::range_agg::values::Values;
 use crate::sorted::arrange::encode_chunks;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{
-    Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn,
-    RangeJoinOutput, RangeRow,
+    Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinOutput,
+    RangeRow,
 };
 
 /// How an array is made of a device's answers.
@@ -50,9 +50,7 @@ impl AggregateResult {
             (Self::Numbers(data_type), OutputValues::W128(values)) => {
                 numbers_of(data_type, buffer(values), valid)
             }
-            (Self::Keys(decoder), OutputValues::W32(keys)) => decoder.decode_32(keys, valid),
-            (Self::Keys(decoder), OutputValues::W64(keys)) => decoder.decode_64(keys, valid),
-            (Self::Keys(decoder), OutputValues::W128(keys)) => decoder.decode_128(keys, valid),
+            (Self::Keys(decoder), keys) => decoder.decode(keys, valid),
             (Self::Rows(values), OutputValues::W32(numbers)) => {
                 let rows = numbers_of(&DataType::UInt32, buffer(numbers), valid)?;
                 let numbers = rows.as_primitive::<UInt32Type>().iter();
@@ -73,95 +71,10 @@ fn numbers_of(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result
     Ok(make_array(data))
 }
 
-/// What devices need of a value column, or have of it.
-#[derive(Debug, Clone, Copy)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a structure of its own"
-)]
-pub(crate) struct DeviceNeeds {
-    min: Option<ExtremeIndex>,
-    max: Option<ExtremeIndex>,
-    counts: bool,
-    sums: bool,
-    single_values: bool,
-    /// Whether the host takes single values, as devices can't store them.
-    values_on_host: bool,
-}
-
-impl DeviceNeeds {
-    /// What a join needs of each value column; all columns have these types.
-    pub(crate) fn of_columns(columns: &BuildColumns, types: &[DataType]) -> Vec<Self> {
-        let types = columns.values(types).iter().enumerate();
-        let needs = types.map(|(i, data_type)| Self::of_column(columns, i, data_type));
-        needs.collect()
-    }
-
-    /// What a join needs of the value column with this index, which has this type.
-    fn of_column(columns: &BuildColumns, column: usize, data_type: &DataType) -> Self {
-        let needs = ColumnNeeds::of_column(columns, column);
-        let index = |extreme: Extreme| {
-            let index = if needs.has_positions(extreme)? {
-                ExtremeIndex::Rows
-            } else {
-                ExtremeIndex::Values
-            };
-            Some(index)
-        };
-        let is_stored = has_values_as_keys(data_type);
-        Self {
-            min: index(Extreme::Min),
-            max: index(Extreme::Max),
-            counts: needs.has_counts(),
-            sums: needs.has_sums(),
-            single_values: needs.has_values() && is_stored,
-            values_on_host: needs.has_values() && !is_stored,
-        }
-    }
-
-    /// Whether nothing is missing where `built` is there.
-    pub(crate) fn are_met_by(self, built: Self) -> bool {
-        let has_index = |needed: Option<ExtremeIndex>, built: Option<ExtremeIndex>| match needed {
-            None => true,
-            Some(ExtremeIndex::Values) => built.is_some(),
-            Some(ExtremeIndex::Rows) => built == Some(ExtremeIndex::Rows),
-        };
-        has_index(self.min, built.min)
-            && has_index(self.max, built.max)
-            && self.counts <= built.counts
-            && self.sums <= built.sums
-            && self.single_values <= built.single_values
-            && self.values_on_host <= built.values_on_host
-    }
-
-    /// What is needed by either.
-    pub(crate) fn with(self, other: Self) -> Self {
-        let index = |a: Option<ExtremeIndex>, b: Option<ExtremeIndex>| match (a, b) {
-            (Some(ExtremeIndex::Rows), _) | (_, Some(ExtremeIndex::Rows)) => {
-                Some(ExtremeIndex::Rows)
-            }
-            (a, b) => a.or(b),
-        };
-        Self {
-            min: index(self.min, other.min),
-            max: index(self.max, other.max),
-            counts: self.counts | other.counts,
-            sums: self.sums | other.sums,
-            single_values: self.single_values | other.single_values,
-            values_on_host: self.values_on_host | other.values_on_host,
-        }
-    }
-
-    /// Whether the values themselves are needed on devices, and not only which are NULL.
-    fn has_values(self) -> bool {
-        self.single_values || self.sums || self.min.is_some() || self.max.is_some()
-    }
-}
-
 /// A value column that devices have, as far as aggregates need it.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceColumn {
-    pub(crate) built: DeviceNeeds,
+    pub(crate) built: Structures,
     data_type: DataType,
     /// The index among the columns of devices, and the decoder of their keys.
     on_devices: Option<(usize, Decoder)>,
@@ -209,16 +122,20 @@ impl DeviceColumn {
 /// # Errors
 /// An internal error if devices do not compute the aggregate, or have not been given what it needs.
 pub(crate) fn answer(
-    function: AggregateKind,
-    arguments: &[usize],
+    aggregate: &ValueAggregate,
     columns: &[&DeviceColumn],
 ) -> Result<(RangeJoinAnswer, AggregateResult)> {
+    let ValueAggregate {
+        function,
+        arguments,
+        ..
+    } = aggregate;
     let argument = |i: usize| {
         let column = arguments.get(i).and_then(|column| columns.get(*column));
         column.ok_or_else(|| internal_datafusion_err!("{function:?} has no argument {i}"))
     };
     let count = || AggregateResult::Numbers(DataType::Int64);
-    Ok(match function {
+    Ok(match *function {
         AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
         AggregateKind::Count => {
             let (column, _) = argument(0)?.on_devices()?;
@@ -280,16 +197,13 @@ impl ColumnsBuilder<'_> {
     fn chunks(&self, column: usize) -> Chunks {
         let arrays = self.rows.batches.iter();
         let arrays = arrays.map(|batch| Arc::clone(&self.of.values(batch.columns())[column]));
-        Chunks {
-            arrays: arrays.collect(),
-            owned_elsewhere: true,
-        }
+        Chunks::borrowed(arrays.collect())
     }
 
     /// Adds these of the value columns with what is needed of them.
     pub(crate) fn add_columns(
         &mut self,
-        needs: impl IntoIterator<Item = (usize, DeviceNeeds)>,
+        needs: impl IntoIterator<Item = (usize, Structures)>,
     ) -> Result<Vec<DeviceColumn>> {
         let types = self.rows.types();
         let types = self.of.values(&types);
@@ -303,21 +217,37 @@ impl ColumnsBuilder<'_> {
         &mut self,
         column: usize,
         data_type: &DataType,
-        needs: DeviceNeeds,
+        needs: Structures,
     ) -> Result<DeviceColumn> {
+        let needs_values = needs.contains(Structure::Values);
+        let needs_sums = needs.contains(Structure::Sums);
+        let needs_counts = needs.contains(Structure::Counts);
+        let index = |extreme| {
+            let index = |positions| Structure::Index { extreme, positions };
+            if needs.contains(index(true)) {
+                Some(ExtremeIndex::Rows)
+            } else {
+                needs.contains(index(false)).then_some(ExtremeIndex::Values)
+            }
+        };
+        let (min, max) = (index(Extreme::Min), index(Extreme::Max));
+        // The host takes values that devices can't store.
+        let single_values = needs_values && has_values_as_keys(data_type);
+        let reads_values = single_values || needs_sums || min.is_some() || max.is_some();
         let mut added = DeviceColumn {
             built: needs,
             data_type: data_type.clone(),
             on_devices: None,
             on_host: None,
         };
-        if needs.values_on_host {
+        if needs_values && !single_values {
             added.on_host = Some(Arc::new(self.values_on_host(column, data_type)?));
         }
-        if !needs.has_values() && !needs.counts {
+        if !reads_values && !needs_counts {
             return Ok(added);
         }
-        let encoded = if needs.has_values() || is_borrowed(data_type) {
+        // Otherwise only which values are NULL.
+        let encoded = if reads_values || is_borrowed(data_type) {
             self.encode(&self.chunks(column), data_type)?
         } else {
             self.encode_nulls(&self.chunks(column))?
@@ -328,12 +258,12 @@ impl ColumnsBuilder<'_> {
         self.kept_bytes += decoder.bytes();
         added.on_devices = Some((self.known + self.columns.len(), decoder));
         self.columns.push(RangeJoinColumn {
-            values: chunks_of_columns(encoded)?,
-            min: needs.min,
-            max: needs.max,
-            counts: needs.counts,
-            sums: addends(data_type).filter(|_| needs.sums),
-            single_values: needs.single_values,
+            values: KeyColumn::together(encoded.into_iter().map(|e| e.column).collect())?,
+            min,
+            max,
+            counts: needs_counts,
+            sums: addends(data_type).filter(|_| needs_sums),
+            single_values,
         });
         Ok(added)
     }
@@ -356,10 +286,7 @@ impl ColumnsBuilder<'_> {
         self.memory.try_grow(chunks.rows() * size_of::<u32>())?;
         let encoded = chunks.arrays.iter().map(|array| {
             let zeros = UInt32Array::new(vec![0; array.len()].into(), array.logical_nulls());
-            let chunk = Chunks {
-                arrays: vec![Arc::new(zeros)],
-                owned_elsewhere: true,
-            };
+            let chunk = Chunks::borrowed(vec![Arc::new(zeros)]);
             encode(&chunk, &DataType::UInt32, Extreme::Min)
         });
         encoded.collect()
@@ -381,24 +308,4 @@ fn has_values_as_keys(data_type: &DataType) -> bool {
     let is_plain = !matches!(data_type, DataType::Dictionary(..));
     let layout = key_layout(data_type);
     is_plain && layout.is_some_and(|layout| !matches!(layout, KeyLayout::Rank | KeyLayout::AllNull))
-}
-
-/// Encoded chunks as devices get them.
-fn chunks_of_columns(encoded: Vec<Encoded>) -> Result<ColumnChunks> {
-    fn all<K>(
-        encoded: Vec<Encoded>,
-        of_width: fn(KeyColumn) -> Option<Column<K>>,
-    ) -> Result<Vec<Column<K>>> {
-        let columns = encoded.into_iter().map(|encoded| of_width(encoded.column));
-        let columns: Option<Vec<_>> = columns.collect();
-        match columns {
-            Some(columns) => Ok(columns),
-            None => internal_err!("a column has keys of different widths"),
-        }
-    }
-    Ok(match encoded.first().map(|encoded| &encoded.column) {
-        None | Some(KeyColumn::W32(_)) => ColumnChunks::W32(all(encoded, KeyColumn::into_32)?),
-        Some(KeyColumn::W64(_)) => ColumnChunks::W64(all(encoded, KeyColumn::into_64)?),
-        Some(KeyColumn::W128(_)) => ColumnChunks::W128(all(encoded, KeyColumn::into_128)?),
-    })
 }

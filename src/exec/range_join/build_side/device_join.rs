@@ -82,8 +82,8 @@ impl DeviceJoin {
         } = builder;
         let known: Vec<&DeviceColumn> = values.iter().map(|i| &side.values[*i].column).collect();
         let (mut answers, mut results) = (vec![], vec![]);
-        for (function, arguments) in &columns.aggregates {
-            let (answer, result) = answer(*function, arguments, &known)?;
+        for aggregate in &columns.aggregates {
+            let (answer, result) = answer(aggregate, &known)?;
             answers.push(answer);
             results.push(result);
         }

@@ -15,12 +15,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::convert_keys::convert_keys;
-use crate::exec::range_join::build_side::device_columns::{
-    ColumnsBuilder, DeviceColumn, DeviceNeeds,
-};
+use crate::exec::range_join::build_side::device_columns::{ColumnsBuilder, DeviceColumn};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::reserved_index::DeviceBytes;
@@ -85,7 +84,7 @@ pub(crate) struct DeviceBuilder {
 #[derive(Debug)]
 pub(crate) struct MissingValues {
     /// The value columns of the join, as indexes, and what is needed of them.
-    pub(crate) added: Vec<(usize, DeviceNeeds)>,
+    pub(crate) added: Vec<(usize, Structures)>,
     /// The values of the side that stay, as indexes. The others are replaced by what is added, or can't be found.
     pub(crate) kept: Vec<usize>,
 }
@@ -167,8 +166,9 @@ impl DeviceBuilder {
             known: 0,
             columns: vec![],
         };
-        let needs = DeviceNeeds::of_columns(columns, &types);
-        let values = builder.add_columns(needs.into_iter().enumerate())?;
+        let values = 0..columns.values(&types).len();
+        let needs = values.map(|i| (i, columns.structures(i)));
+        let values = builder.add_columns(needs)?;
         let groups = grouped.parts.as_ref().map(|parts| RowGroups {
             parts: parts.iter().map(GroupedRows::for_devices).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
@@ -253,7 +253,7 @@ impl DeviceBuilder {
             known: on_devices.len(),
             columns: vec![],
         };
-        let added = builder.add_columns(missing.added.iter().copied())?;
+        let added = builder.add_columns(missing.added.iter().cloned())?;
         let row_numbers = added.iter().any(DeviceColumn::is_on_host);
         let (columns, threads) = (&builder.columns, self.threads);
         let reserved = devices.reserve(side.index.adding_bytes(columns))?;

@@ -41,11 +41,12 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
+use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::kept_lookup::KeptLookup;
 use crate::exec::range_join::build_side::kept_side::{
-    JoinValues, KeptSegment, KeptSide, Segment, SegmentedRows, missing_in,
+    JoinValues, KeptSegment, KeptSide, Segment, SegmentedRows,
 };
 use crate::exec::range_join::build_side::persisted::{
     PersistedSide, SideFiles, SideWriter, read_values,
@@ -170,7 +171,7 @@ impl BuildSideKeeper {
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
-    pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, ColumnNeeds)> {
+    pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, Structures)> {
         kept.missing(&self.lookup.values)
     }
 
@@ -204,12 +205,12 @@ impl BuildSideKeeper {
             columns, values, ..
         } = &self.lookup.values;
         let prepared = kept.prepared(values);
-        if !missing_in(&prepared, columns).is_empty() {
+        if !self.lookup.values.missing_in(&prepared).is_empty() {
             return internal_err!("a kept build side lacks values");
         }
         let row_order = kept.row_order(indexer, &prepared)?;
         let rows = columns.row_columns.iter();
-        let rows = rows.filter_map(|i| prepared.get(*i)?.rows.clone());
+        let rows = rows.filter_map(|i| prepared.get(*i)?.rows().cloned());
         let threshold = match &self.threshold {
             Some(compared) => kept.threshold_index(compared, rows.collect(), indexer.threads),
             None => Arc::new(ThresholdIndex::new(indexer.threads)),

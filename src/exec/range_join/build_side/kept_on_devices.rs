@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use datafusion::common::{Result, internal_err};
 
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
-use crate::exec::range_join::build_side::device_columns::DeviceNeeds;
 use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{JoinValues, KeptSegment, Value};
@@ -40,37 +40,35 @@ impl KnownValues {
 
     /// The values of a join, as indexes among those of the side; `None` if devices lack something of what it needs.
     fn find_all(&self, values: &JoinValues) -> Option<Vec<usize>> {
-        let needs = DeviceNeeds::of_columns(&values.columns, &values.types);
-        self.find(&values.values, &needs)
+        self.find(&values.values, &values.needs())
     }
 
     /// As [`Self::find_all`], with what the join `needs` of each value.
-    fn find(&self, values: &[Value], needs: &[DeviceNeeds]) -> Option<Vec<usize>> {
+    fn find(&self, values: &[Value], needs: &[Structures]) -> Option<Vec<usize>> {
         let values = values.iter().zip(needs);
         let values = values.map(|(value, needs)| {
             let mut known = self.values.iter().zip(self.side.values());
-            known.position(|(known, column)| known.is(value) && needs.are_met_by(column.built))
+            known.position(|(known, column)| known.is(value) && needs.are_among(&column.built))
         });
         values.collect()
     }
 
     /// What has to be added for a join that needs these values.
     fn missing(&self, values: &JoinValues) -> MissingValues {
-        let needs = DeviceNeeds::of_columns(&values.columns, &values.types);
         let is_whole = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
         let kept = (0..self.values.len()).filter(|i| is_whole(&self.values[*i]));
         let mut kept: Vec<usize> = kept.collect();
         let mut added = vec![];
-        for (i, (value, needs)) in values.values.iter().zip(needs).enumerate() {
+        for (i, (value, needs)) in values.values.iter().zip(values.needs()).enumerate() {
             let mut known = self.values.iter().zip(self.side.values()).enumerate();
             let known = known.find(|(_, (known, _))| known.is(value));
             let Some((known, (_, column))) = known else {
                 added.push((i, needs));
                 continue;
             };
-            if !needs.are_met_by(column.built) {
+            if !needs.are_among(&column.built) {
                 kept.retain(|kept| *kept != known);
-                added.push((i, needs.with(column.built)));
+                added.push((i, needs.iter().chain(column.built.iter()).collect()));
             }
         }
         MissingValues { added, kept }
@@ -116,7 +114,8 @@ impl KeptSegment for DeviceSegment {
 
     fn has_all_of(&self, other: &Self) -> bool {
         let other = other.known();
-        let needs: Vec<DeviceNeeds> = other.side.values().map(|column| column.built).collect();
+        let needs = other.side.values().map(|column| column.built.clone());
+        let needs: Vec<Structures> = needs.collect();
         self.lock().find(&other.values, &needs).is_some()
     }
 

@@ -13,8 +13,9 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::common::plan_key::{PlanKey, ScanPlan};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::column::{ColumnNeeds, PreparedColumn};
+use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
@@ -99,6 +100,19 @@ impl JoinValues {
             types: types.collect(),
             values,
         })
+    }
+
+    /// The structures that the join needs of each.
+    pub(super) fn needs(&self) -> Vec<Structures> {
+        let values = 0..self.values.len();
+        values.map(|i| self.columns.structures(i)).collect()
+    }
+
+    /// What is missing, where this is built of each: the indexes of values, and what of them.
+    pub(super) fn missing_in(&self, built: &[PreparedColumn]) -> Vec<(usize, Structures)> {
+        let missing = built.iter().zip(self.needs()).enumerate();
+        let missing = missing.map(|(i, (built, needs))| (i, built.missing(&needs)));
+        missing.filter(|(_, needs)| !needs.is_empty()).collect()
     }
 }
 
@@ -211,9 +225,7 @@ impl Parts {
         });
         let values = &self.values;
         let is_kept = |rows: &Arc<Values>| {
-            let mut kept = values
-                .iter()
-                .filter_map(|(_, prepared)| prepared.rows.as_ref());
+            let mut kept = values.iter().filter_map(|(_, prepared)| prepared.rows());
             kept.any(|kept| Arc::ptr_eq(kept, rows))
         };
         self.orders.retain(|order| is_kept(order.keys()));
@@ -324,8 +336,8 @@ impl Segment {
     }
 
     /// The value columns that are missing, by their indexes, and what of them.
-    pub(super) fn missing(&self, values: &JoinValues) -> Vec<(usize, ColumnNeeds)> {
-        missing_in(&self.prepared(&values.values), &values.columns)
+    pub(super) fn missing(&self, values: &JoinValues) -> Vec<(usize, Structures)> {
+        values.missing_in(&self.prepared(&values.values))
     }
 
     /// What is kept of each value.
@@ -455,20 +467,6 @@ impl KeptSegment for Segment {
     fn disk(&self) -> Option<&'static str> {
         self.disk.label()
     }
-}
-
-/// What is missing of the value columns, as their indexes, and what of them.
-pub(super) fn missing_in(
-    prepared: &[PreparedColumn],
-    columns: &BuildColumns,
-) -> Vec<(usize, ColumnNeeds)> {
-    let missing = prepared.iter().enumerate().map(|(i, prepared)| {
-        let needs = ColumnNeeds::of_column(columns, i);
-        (i, needs.without(prepared))
-    });
-    missing
-        .filter(|(_, needs)| *needs != ColumnNeeds::default())
-        .collect()
 }
 
 impl<S: KeptSegment> Kept for KeptSide<S> {

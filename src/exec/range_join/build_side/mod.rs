@@ -9,7 +9,6 @@ pub(crate) mod builder;
 pub(crate) mod collect_or_spill;
 pub(crate) mod column;
 pub(crate) mod convert_keys;
-pub(crate) mod crossing;
 pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod device_side;

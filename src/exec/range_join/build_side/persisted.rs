@@ -29,13 +29,15 @@ use crate::common::identity::Identity;
 use crate::common::ordered_type::value_type;
 use crate::common::workers::Workers;
 use crate::exec::common::plan_identity::{add_expression, add_expressions};
+use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::column::{CollectedColumn, ColumnNeeds, PreparedColumn};
+use crate::exec::range_join::build_side::column::{Built, CollectedColumn, PreparedColumn};
 use crate::exec::range_join::build_side::kept_side::{JoinValues, RowsKey, Segment, Value};
 use crate::exec::range_join::build_side::side::{Movement, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::index_file::{IndexFile, OpenIndexFile};
+use crate::index::sort_keys::Chunks;
 use crate::index::version::Version;
 use crate::range_agg::values::Values;
 use crate::sorted::group_sort::SortContext;
@@ -149,7 +151,7 @@ impl PersistedSide {
 /// If memory is short or the query is cancelled.
 pub(super) fn read_values(
     files: &SideFiles,
-    values: Vec<(usize, &Value, ColumnNeeds)>,
+    values: Vec<(usize, &Value, Structures)>,
     types: &[DataType],
     side: &SortedSide,
     indexer: &SortAndIndex,
@@ -183,30 +185,29 @@ pub(super) fn read_values(
 /// Prepares values that are at their positions, whose memory `memory` registers.
 fn prepare(
     values: &ArrayRef,
-    needs: ColumnNeeds,
+    needs: Structures,
     side: &SortedSide,
     indexer: &SortAndIndex,
     memory: Arc<MemoryReservation>,
 ) -> Result<PreparedColumn> {
-    let (needs, needs_rows) = needs.split_rows();
+    let needs_rows = needs.contains(Structure::Rows);
+    let others = needs.iter().filter(|needed| *needed != Structure::Rows);
     // Rows that can match nothing have positions only where single rows are taken.
     let len = side.rows.len();
-    let mut column = CollectedColumn::new(values.data_type());
-    column.chunks.arrays.push(values.slice(0, len));
-    let columns = std::iter::once(((column, Arc::clone(&memory)), needs));
+    let column = CollectedColumn {
+        chunks: Chunks::borrowed(vec![values.slice(0, len)]),
+        data_type: values.data_type().clone(),
+        memory: Arc::clone(&memory),
+    };
+    let columns = std::iter::once((column, others.collect()));
     let identity = RowPermutation::identity(len);
     let prepared = indexer.prepare_columns(columns, &identity, &side.permutation_memory)?;
     let mut prepared = prepared.into_iter().next().unwrap_or_default();
     if needs_rows {
-        prepared.rows = Some(Arc::new(Values::by_position(Arc::clone(values))));
-        prepared.memory.push(memory);
+        let rows = Built::Values(Arc::new(Values::by_position(Arc::clone(values))));
+        prepared.push(Structure::Rows, rows, vec![memory]);
     }
     Ok(prepared)
-}
-
-/// Whether a join needs anything of the value with this number.
-fn needs_value(columns: &BuildColumns, value: usize) -> bool {
-    ColumnNeeds::of_column(columns, value) != ColumnNeeds::default()
 }
 
 /// The arrays of the file of sorted rows.
@@ -333,7 +334,7 @@ impl SideWriter {
                 .as_ref()
                 .is_none_or(|added| added.contains(&number));
             // The values of several batches may not fit into one array.
-            if !is_added || !needs_value(columns, number) || has_few_keys(data_type) {
+            if !is_added || columns.structures(number).is_empty() || has_few_keys(data_type) {
                 continue;
             }
             let Some(file) = self.files.value(sorted.is_restored, &value.expr) else {

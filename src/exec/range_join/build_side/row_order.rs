@@ -5,7 +5,7 @@
 //!    Of rows with equal bytes, the first in input order comes first, the last one if the order is descending.
 //! 2. A range of few rows is sorted as it is, and so are longer ones until they have as many rows as the build side.
 //! 3. From then on there are ranks: the number of each row in the order of all rows. No two are equal, and NULLs have
-//!    ranks, too. The first `k` rows of a range are found by range minima of the ranks (`ColumnIndex::list_smallest`):
+//!    ranks, too. The first `k` rows of a range are found by range minima of the ranks (`KeyIndex::list_smallest`):
 //!    O(k log N) however long the range is.
 //!
 //! The ranks take O(N log N) once, as sorting the build side does.
@@ -13,8 +13,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, UInt32Array};
+use arrow::array::{Array, AsArray, BinaryArray, UInt32Array};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -22,7 +23,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::on_demand::OnDemand;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::rank::rank;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::values::Values;
@@ -55,7 +56,7 @@ pub(crate) struct RowOrder {
 #[derive(Debug)]
 struct Ranks {
     by_position: UInt32Array,
-    index: ColumnIndex,
+    index: KeyIndex,
     /// Registers both.
     memory: MemoryReservation,
 }
@@ -132,18 +133,14 @@ impl RowOrder {
         check()?;
         let ranks = unique(of_keys, self.rows.as_ref().map(|rows| &rows[..self.len]))?;
         let by_position = UInt32Array::from(ranks);
-        let chunks = Chunks {
-            arrays: vec![Arc::new(by_position.clone()) as ArrayRef],
-            owned_elsewhere: true,
-        };
-        memory
-            .try_resize(number_bytes + ColumnIndex::estimate_on_cpu(&chunks, &DataType::UInt32))?;
+        let chunks = Chunks::borrowed(vec![Arc::new(by_position.clone())]);
+        memory.try_resize(number_bytes + KeyIndex::estimate_on_cpu(&chunks, &DataType::UInt32))?;
         let extreme = if self.descending {
             Extreme::Max
         } else {
             Extreme::Min
         };
-        let index = ColumnIndex::on_cpu(&chunks, &DataType::UInt32, extreme, self.threads)?;
+        let index = KeyIndex::on_cpu(&chunks, &DataType::UInt32, extreme, self.threads)?;
         memory.try_resize(number_bytes + index.memory_bytes())?;
         Ok(Some(Ranks {
             by_position,
@@ -168,7 +165,9 @@ impl RowOrder {
         let mut listed = RowList::default();
         if let Some(ranks) = ranks.filter(|_| !left.is_empty()) {
             let ranges = Ranges::new(left, right);
-            ranks.index.list_smallest(&ranges, &counts, &mut listed)?;
+            let never = AtomicBool::new(false);
+            let index = &ranks.index;
+            index.list_smallest(&ranges, &counts, &never, &mut listed)?;
         }
         let mut start = 0;
         let mut ends = listed.ends.iter();

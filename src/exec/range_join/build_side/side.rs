@@ -10,6 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
@@ -100,8 +101,8 @@ pub(crate) struct BuildSide {
     pub(crate) row_order: Option<Arc<RowOrder>>,
     /// Which rows have matched, if the join returns build rows by that.
     pub(crate) matched: Option<MatchedRows>,
-    /// Registers the memory of the values, without the indexes, which register their own.
-    pub(crate) memory: Vec<Arc<MemoryReservation>>,
+    /// What was built of the values, with what registers its memory.
+    pub(crate) values: Vec<PreparedColumn>,
 }
 
 impl BuildSide {
@@ -118,9 +119,9 @@ impl BuildSide {
         }
     }
 
-    /// Bytes that are registered for it, without the indexes.
+    /// Bytes that are registered for it.
     pub(crate) fn registered_bytes(&self) -> usize {
-        let values = self.memory.iter().map(|memory| memory.size());
+        let values = self.values.iter().map(PreparedColumn::registered_bytes);
         self.sorted.registered_bytes() + values.sum::<usize>()
     }
 
@@ -146,18 +147,15 @@ impl BuildSide {
 
     /// The index of each aggregate that has one.
     fn indexes(&self) -> impl Iterator<Item = &Arc<ValueIndex>> {
-        self.aggregates.iter().filter_map(AggregateEvaluator::index)
+        self.aggregates
+            .iter()
+            .filter_map(AggregateEvaluator::lazy_index)
     }
 
     /// Whether computing the aggregates reads the rows of the ranges, and so may take long.
     pub(crate) fn reads_rows(&self) -> bool {
         let mut aggregates = self.aggregates.iter();
-        aggregates.any(|a| {
-            matches!(
-                a,
-                AggregateEvaluator::Accumulate(_) | AggregateEvaluator::CountCrossing { .. }
-            )
-        })
+        aggregates.any(|aggregate| aggregate.reads_rows)
     }
 
     /// Each aggregate over these ranges, with the thresholds of the probe rows. Calls `check` between ranges whose rows

@@ -4,18 +4,19 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::column::{
-    CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
+    CollectedColumn, ColumnPreparer, PreparedColumn,
 };
 use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off};
 use crate::exec::range_join::build_side::input_order::restore_order;
@@ -24,6 +25,7 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::{BuildSide, Movement, SortedSide};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
+use crate::index::sort_keys::Chunks;
 use crate::sorted::group_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
@@ -74,7 +76,7 @@ pub(crate) struct SortAndIndex {
 /// The sorted keys, and the columns that are still to be sorted, with their memory.
 struct Sorted {
     side: SortedSide,
-    columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
+    columns: Vec<CollectedColumn>,
 }
 
 impl SortAndIndex {
@@ -84,7 +86,7 @@ impl SortAndIndex {
         let Sorted { side, columns } = self.sort(rows)?;
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
-        let needs = (0..columns.len()).map(|i| ColumnNeeds::of_column(&self.columns, i));
+        let needs = (0..columns.len()).map(|i| self.columns.structures(i));
         let check = || self.waiting.check();
         let permutation = side.permutation(self.workers(&check))?;
         let memory = &side.permutation_memory;
@@ -99,7 +101,7 @@ impl SortAndIndex {
         &self,
         rows: CollectedRows,
         side: &SortedSide,
-        missing: &[(usize, ColumnNeeds)],
+        missing: &[(usize, Structures)],
     ) -> Result<Vec<(usize, PreparedColumn)>> {
         let _timer = self.metrics.index_time.timer();
         let types = types(&rows);
@@ -114,7 +116,7 @@ impl SortAndIndex {
                 side.total_rows
             );
         }
-        let columns = with_memory(self.collected_columns(&types, &batches), &memory)?;
+        let columns = self.collected_columns(&types, self.chunks(&batches), &memory)?;
         drop((batches, memory));
         let check = || self.waiting.check();
         let permutation = side.permutation(self.workers(&check))?;
@@ -135,7 +137,7 @@ impl SortAndIndex {
         let check = || self.waiting.check();
         let may_restore = !self.columns.row_order_matters();
         let (batches, is_restored) = self.in_sorting_order(batches, may_restore)?;
-        let columns = self.collected_columns(&types, &batches);
+        let chunks = self.chunks(&batches);
         let rows_memory = memory.new_empty();
         let workers = self.workers(&check);
         let parts = convert_keys(
@@ -148,7 +150,7 @@ impl SortAndIndex {
         )?;
         let total_rows = parts.iter().map(RowsPart::len).sum();
         self.metrics.build_rows.add(total_rows);
-        let columns = with_memory(columns, &memory)?;
+        let columns = self.collected_columns(&types, chunks, &memory)?;
         let permutation_memory = memory.new_empty();
         drop(memory);
         let context = SortContext {
@@ -185,20 +187,36 @@ impl SortAndIndex {
         restore_order(batches, &[key..key + 1, 0..key + 1])
     }
 
+    /// The arrays of each value.
+    fn chunks(&self, batches: &[RecordBatch]) -> Vec<Vec<ArrayRef>> {
+        let values = self.columns.values(self.columns.expressions()).len();
+        let arrays = |value: usize| {
+            let arrays = batches.iter();
+            let arrays = arrays.map(|b| Arc::clone(&self.columns.values(b.columns())[value]));
+            arrays.collect()
+        };
+        (0..values).map(arrays).collect()
+    }
+
+    /// The values, whose memory is split off `memory`. All columns have these types.
     fn collected_columns(
         &self,
         types: &[DataType],
-        batches: &[RecordBatch],
-    ) -> Vec<CollectedColumn> {
-        let columns = self.columns.values(types).iter();
-        let mut columns: Vec<CollectedColumn> = columns.map(CollectedColumn::new).collect();
-        for batch in batches {
-            let values = self.columns.values(batch.columns());
-            for (column, array) in columns.iter_mut().zip(values) {
-                column.chunks.arrays.push(Arc::clone(array));
-            }
-        }
-        columns
+        chunks: Vec<Vec<ArrayRef>>,
+        memory: &MemoryReservation,
+    ) -> Result<Vec<CollectedColumn>> {
+        let columns = chunks.into_iter().zip(self.columns.values(types));
+        let columns = columns.map(|(arrays, data_type)| {
+            let chunks = Chunks::borrowed(arrays);
+            let memory = split_off(memory, chunks.bytes());
+            memory.try_resize(chunks.bytes())?;
+            Ok(CollectedColumn {
+                chunks,
+                data_type: data_type.clone(),
+                memory: Arc::new(memory),
+            })
+        });
+        columns.collect()
     }
 
     pub(crate) fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
@@ -214,13 +232,9 @@ impl SortAndIndex {
         threshold_index: Arc<ThresholdIndex>,
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
-        let mut aggregates = vec![];
-        let calls = self.columns.calls.iter().map(Option::as_ref);
-        for ((function, arguments), call) in self.columns.aggregates.iter().zip(calls) {
-            let function = (*function, call);
-            let evaluator = AggregateEvaluator::try_new(function, arguments, &prepared, memory)?;
-            aggregates.push(evaluator);
-        }
+        let aggregates = self.columns.aggregates.iter();
+        let aggregates = aggregates.map(|a| AggregateEvaluator::try_new(a, &prepared, memory));
+        let aggregates = aggregates.collect::<Result<_>>()?;
         let matched = if self.columns.marks_rows {
             let memory = memory.new_empty();
             memory.try_grow(MatchedRows::bytes(sorted.total_rows))?;
@@ -229,20 +243,19 @@ impl SortAndIndex {
             None
         };
         let row_columns = self.columns.row_columns.iter();
-        let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows.clone());
+        let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows().cloned());
         let row_columns = row_columns.collect();
-        let bytes = prepared.iter().map(PreparedColumn::registered_bytes);
-        let build_mem_used = &self.metrics.build_mem_used;
-        build_mem_used.set_max(sorted.registered_bytes() + bytes.sum::<usize>());
-        Ok(BuildSide {
+        let side = BuildSide {
             sorted,
             aggregates,
             row_columns,
             row_order,
             threshold_index,
             matched,
-            memory: prepared.into_iter().flat_map(|p| p.memory).collect(),
-        })
+            values: prepared,
+        };
+        self.metrics.build_mem_used.set_max(side.registered_bytes());
+        Ok(side)
     }
 
     /// The order in which rows are returned, if it is not that of the range key.
@@ -254,7 +267,9 @@ impl SortAndIndex {
         let Some((column, descending)) = self.columns.row_order else {
             return Ok(None);
         };
-        let keys = prepared.get(column).and_then(|column| column.rows.clone());
+        let keys = prepared
+            .get(column)
+            .and_then(|column| column.rows().cloned());
         let Some(keys) = keys else {
             return internal_err!("the column that rows are ordered by has not been prepared");
         };
@@ -271,20 +286,20 @@ impl SortAndIndex {
     /// Prepares what is needed of columns.
     pub(crate) fn prepare_columns(
         &self,
-        columns: impl Iterator<Item = ((CollectedColumn, Arc<MemoryReservation>), ColumnNeeds)>,
+        columns: impl Iterator<Item = (CollectedColumn, Structures)>,
         permutation: &RowPermutation,
-        memory: &MemoryReservation,
+        permutation_memory: &MemoryReservation,
     ) -> Result<Vec<PreparedColumn>> {
         let check = || self.waiting.check();
         let column_preparer = ColumnPreparer {
+            permutation,
+            permutation_memory,
             workers: self.workers(&check),
             metrics: &self.metrics,
             waiting: &self.waiting,
             lazy_indexes: RefCell::default(),
         };
-        let prepared = columns.map(|((column, column_memory), needs)| {
-            column_preparer.prepare(column, column_memory, needs, permutation, memory)
-        });
+        let prepared = columns.map(|(column, needs)| column_preparer.prepare(column, &needs));
         prepared.collect()
     }
 }
@@ -292,17 +307,4 @@ impl SortAndIndex {
 fn types(rows: &CollectedRows) -> Vec<DataType> {
     let fields = rows.schema.fields().iter();
     fields.map(|field| field.data_type().clone()).collect()
-}
-
-/// Splits what registers the memory of each column off `memory`.
-fn with_memory(
-    columns: Vec<CollectedColumn>,
-    memory: &MemoryReservation,
-) -> Result<Vec<(CollectedColumn, Arc<MemoryReservation>)>> {
-    let columns = columns.into_iter().map(|column| {
-        let column_memory = split_off(memory, column.chunks.bytes());
-        column_memory.try_resize(column.chunks.bytes())?;
-        Ok((column, Arc::new(column_memory)))
-    });
-    columns.collect()
 }

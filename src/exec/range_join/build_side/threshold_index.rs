@@ -16,12 +16,12 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build_side::crossing::threshold_test;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
+use crate::index::threshold::ThresholdTest;
 use crate::range_agg::values::Values;
 
 /// The mean number of rows of a range from which searching the index takes less than filtering the rows.
@@ -45,7 +45,7 @@ pub(crate) struct ThresholdIndex {
 
 #[derive(Debug)]
 struct BuiltIndex {
-    index: ColumnIndex,
+    index: KeyIndex,
     memory: MemoryReservation,
 }
 
@@ -97,7 +97,7 @@ impl ThresholdIndex {
     }
 
     /// The index, if it is built.
-    pub(crate) fn index(&self) -> Option<&ColumnIndex> {
+    pub(crate) fn index(&self) -> Option<&KeyIndex> {
         Some(&self.index.get()?.index)
     }
 
@@ -148,13 +148,10 @@ impl ThresholdIndex {
         } else {
             arrays_bytes(std::slice::from_ref(&values))
         };
-        let chunks = Chunks {
-            arrays: vec![values],
-            owned_elsewhere: true,
-        };
-        memory.try_resize(owned_bytes + ColumnIndex::estimate_on_cpu(&chunks, &data_type))?;
-        let extreme = threshold_test(threshold.comparison).extreme;
-        let index = ColumnIndex::on_cpu(&chunks, &data_type, extreme, self.threads)?;
+        let chunks = Chunks::borrowed(vec![values]);
+        memory.try_resize(owned_bytes + KeyIndex::estimate_on_cpu(&chunks, &data_type))?;
+        let extreme = ThresholdTest::of_comparison(threshold.comparison).extreme;
+        let index = KeyIndex::on_cpu(&chunks, &data_type, extreme, self.threads)?;
         memory.try_resize(owned_bytes + index.memory_bytes())?;
         Ok(Some(BuiltIndex { index, memory }))
     }

@@ -7,9 +7,9 @@ use arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build_side::crossing::threshold_test;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
-use crate::index::column_index::ColumnIndex;
+use crate::index::key_index::KeyIndex;
+use crate::index::threshold::ThresholdTest;
 use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::{Comparison, ListLimits, RangeEnd, RowList};
 
@@ -30,8 +30,9 @@ impl QualifyingRows {
         comparison: Comparison,
     ) -> Result<Self> {
         let index = Arc::clone(index);
-        let queries =
-            built(&index)?.threshold_queries(ranges, limits, threshold_test(comparison))?;
+        let test = ThresholdTest::of_comparison(comparison);
+        let (ranges, limits) = (std::slice::from_ref(ranges), std::slice::from_ref(limits));
+        let queries = built(&index)?.threshold_queries(ranges, limits, test)?;
         Ok(Self {
             index,
             queries,
@@ -41,7 +42,7 @@ impl QualifyingRows {
 
     /// For each probe row the range of its first row, or an empty one.
     pub(crate) fn first(&self) -> Result<Ranges> {
-        let found = built(&self.index)?.end_rows(&self.queries, RangeEnd::First)?;
+        let found = built(&self.index)?.find(&self.queries, RangeEnd::First)?;
         let found = found
             .iter()
             .map(|position| position.map_or((0, -1), |at| (at, at)));
@@ -85,7 +86,7 @@ impl QualifyingRows {
         });
         let mut windows: Vec<_> = left.collect();
         let found = self.queries.select(&windows);
-        let found = built(&self.index)?.end_rows(&found, end)?;
+        let found = built(&self.index)?.find(&found, end)?;
         for (((_, window), at), (.., positions)) in windows.iter_mut().zip(&found).zip(rows) {
             let further = i64::from(*positions) - 1;
             *window = match (at, end) {
@@ -109,7 +110,7 @@ impl QualifyingRows {
     }
 }
 
-fn built(index: &ThresholdIndex) -> Result<&ColumnIndex> {
+fn built(index: &ThresholdIndex) -> Result<&KeyIndex> {
     let index = index.index();
     index.ok_or_else(|| internal_datafusion_err!("the index on a threshold has not been built"))
 }

@@ -86,7 +86,7 @@ impl SegmentedSide {
         let mut columns = merging.plan.columns.clone();
         let key = columns.values(columns.expressions()).len();
         let mut aggregates = columns.aggregates.iter();
-        if aggregates.any(|(_, arguments)| arguments.contains(&key)) {
+        if aggregates.any(|aggregate| aggregate.arguments.contains(&key)) {
             columns = columns.with_key_as_value();
         }
         Ok((columns.in_order(), Some(Arc::new(merging))))

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
-use arrow::compute::{SortOptions, cast};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
@@ -14,7 +14,8 @@ use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
 use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
-use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::aggregate_table::{Decider, PartsMerge};
+use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::build_side::states::StateFunction;
 use crate::exec::range_join::probe::spilled::merge_states::merge_states;
 use crate::exec::range_join::spill::key_extent::comparable;
@@ -23,7 +24,6 @@ use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
-use rmq_engine::{Extreme, RangeEnd};
 
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
@@ -49,17 +49,12 @@ enum Merge {
     /// greatest.
     Choose {
         order: RowConverter,
-        deciding: Vec<DecidingColumn>,
+        /// What decides, each with its index among the columns.
+        deciding: Vec<(Decider, usize)>,
+        num_columns: usize,
         /// Whether of equal rows the one with the greatest position wins instead.
         is_last_preferred: bool,
     },
-}
-
-/// The index of a deciding column among the columns of an aggregate.
-#[derive(Debug, Clone, Copy)]
-enum DecidingColumn {
-    RangeKey(usize),
-    Value(usize),
 }
 
 impl MergePlan {
@@ -72,95 +67,67 @@ impl MergePlan {
             .collect();
         let (key_type, value_types) = (columns.range_key(&types), columns.values(&types));
         let key = value_types.len();
-        let ascending = SortOptions::new(false, false);
-        let mut partials = vec![];
+        let mut partials: Vec<ValueAggregate> = vec![];
         let mut merges = vec![];
-        let mut calls = vec![];
-        for ((function, arguments), call) in columns.aggregates.iter().zip(&columns.calls) {
-            calls.resize(partials.len(), None);
-            calls.push(call.clone());
-            partials.push((*function, arguments.clone()));
-            // Each entry: a function, its argument, the column that it becomes, and the order in which that decides.
-            let mut choose = |entries: &[(AggregateKind, usize, DecidingColumn, SortOptions)]| {
-                let mut fields = vec![];
-                for (function, argument, column, options) in entries {
-                    let data_type = match column {
-                        DecidingColumn::RangeKey(_) => key_type,
-                        DecidingColumn::Value(_) => &value_types[*argument],
-                    };
-                    fields.push(SortField::new_with_options(value_type(data_type), *options));
-                    match (function, column) {
-                        // The result itself decides.
-                        (_, DecidingColumn::Value(0) | DecidingColumn::RangeKey(0)) => {}
-                        (AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. }, _) => {
-                            partials.push((*function, vec![*argument, arguments[1]]));
-                        }
-                        _ => partials.push((*function, vec![*argument])),
-                    }
-                }
-                let deciding = entries.iter().map(|(_, _, column, _)| *column);
-                Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
-                    order: RowConverter::new(fields)?,
-                    deciding: deciding.collect(),
-                    is_last_preferred: matches!(
-                        function,
-                        AggregateKind::Rightmost
-                            | AggregateKind::AtCrossing {
-                                end: RangeEnd::Last,
-                                ..
-                            }
-                    ),
-                })
-            };
-            merges.push(match *function {
-                AggregateKind::CountRows
-                | AggregateKind::Count
-                | AggregateKind::CountCrossing { .. } => Merge::Count,
-                AggregateKind::Sum if Sums::is_rounded(&value_types[arguments[0]]) => {
-                    partials.push((AggregateKind::SumLow, arguments.clone()));
+        for aggregate in &columns.aggregates {
+            partials.push(aggregate.clone());
+            let types = aggregate.arguments.iter().map(|i| value_types[*i].clone());
+            let types: Vec<DataType> = types.collect();
+            merges.push(match aggregate.entry().merge {
+                PartsMerge::Counts => Merge::Count,
+                PartsMerge::Sums
+                    if aggregate.function == AggregateKind::Sum && Sums::is_rounded(&types[0]) =>
+                {
+                    partials.push(ValueAggregate {
+                        function: AggregateKind::SumLow,
+                        ..aggregate.clone()
+                    });
                     Merge::FloatSum
                 }
-                AggregateKind::Sum | AggregateKind::SumLow => Merge::Sum,
-                AggregateKind::Extreme(extreme) => {
-                    let options = SortOptions::new(extreme == Extreme::Max, false);
-                    let column = DecidingColumn::Value(0);
-                    choose(&[(*function, arguments[0], column, options)])?
-                }
-                AggregateKind::First => {
-                    choose(&[(*function, key, DecidingColumn::RangeKey(1), ascending)])?
-                }
-                AggregateKind::Last | AggregateKind::Rightmost => {
-                    let descending = SortOptions::new(true, false);
-                    choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
-                }
-                AggregateKind::Accumulate => {
-                    let types = arguments.iter().map(|i| value_types[*i].clone());
-                    Merge::accumulated(call.as_deref(), &types.collect::<Vec<_>>())?
-                }
-                AggregateKind::AtExtreme {
-                    extreme,
-                    nulls_first,
+                PartsMerge::Sums => Merge::Sum,
+                PartsMerge::Accumulators => Merge::accumulated(aggregate.call.as_deref(), &types)?,
+                PartsMerge::Choose {
+                    order,
+                    is_last_preferred,
                 } => {
-                    let options = SortOptions::new(extreme == Extreme::Max, nulls_first);
-                    let column = DecidingColumn::Value(1);
-                    choose(&[
-                        (*function, arguments[1], column, options),
-                        (*function, key, DecidingColumn::RangeKey(2), ascending),
-                    ])?
-                }
-                // A run without such a row has a NULL key, which is last in either order.
-                AggregateKind::AtCrossing { end, .. } => {
-                    let options = SortOptions::new(end == RangeEnd::Last, false);
-                    choose(&[(*function, key, DecidingColumn::RangeKey(1), options)])?
+                    let (mut fields, mut deciding) = (vec![], vec![]);
+                    let mut num_columns = 1;
+                    for (decider, options) in order {
+                        let (value, data_type) = match decider {
+                            Decider::Answer => (None, &types[0]),
+                            Decider::Argument(i) => (Some(aggregate.arguments[i]), &types[i]),
+                            Decider::RangeKey => (Some(key), key_type),
+                        };
+                        fields.push(SortField::new_with_options(value_type(data_type), options));
+                        let Some(value) = value else {
+                            deciding.push((decider, 0));
+                            continue;
+                        };
+                        // The same row of another column.
+                        let mut partial = aggregate.clone();
+                        partial.arguments[0] = value;
+                        partials.push(partial);
+                        deciding.push((decider, num_columns));
+                        num_columns += 1;
+                    }
+                    Merge::Choose {
+                        order: RowConverter::new(fields)?,
+                        deciding,
+                        num_columns,
+                        is_last_preferred,
+                    }
                 }
             });
         }
         if columns.prevailing {
-            partials.push((AggregateKind::Rightmost, vec![key]));
+            partials.push(ValueAggregate {
+                function: AggregateKind::Rightmost,
+                arguments: vec![key],
+                call: None,
+            });
         }
-        calls.resize(partials.len(), None);
         Ok(Self {
-            columns: columns.clone().with_aggregates(partials, calls),
+            columns: columns.clone().with_aggregates(partials),
             merges,
         })
     }
@@ -245,6 +212,7 @@ impl PartialAggregates {
                     order,
                     deciding,
                     is_last_preferred,
+                    ..
                 } => {
                     let matched_before = &self.matched;
                     let here_and_before =
@@ -321,13 +289,22 @@ impl PartialAggregate {
     fn choose(
         &mut self,
         order: &RowConverter,
-        deciding: &[DecidingColumn],
+        deciding: &[(Decider, usize)],
         columns: &[ArrayRef],
         (first_row, is_last_preferred): (RowPosition, bool),
         matches: impl Fn(usize) -> (bool, bool),
     ) -> Result<()> {
         let deciding_rows = |columns: &[ArrayRef]| -> Result<_> {
-            let deciding = deciding.iter().map(|d| d.comparable_column(columns));
+            // In a form whose order is that of the type.
+            let deciding = deciding.iter().map(|(decider, index)| {
+                let column = &columns[*index];
+                match decider {
+                    Decider::RangeKey => comparable(column),
+                    Decider::Answer | Decider::Argument(_) => {
+                        Ok(cast(column, &value_type(column.data_type()))?)
+                    }
+                }
+            });
             Ok(order.convert_columns(&deciding.collect::<Result<Vec<_>>>()?)?)
         };
         let (old, new) = (deciding_rows(&self.columns)?, deciding_rows(columns)?);
@@ -376,26 +353,7 @@ impl Merge {
         match self {
             Self::Count | Self::Sum | Self::State(_) | Self::Whole(_) => 1,
             Self::FloatSum => 2,
-            Self::Choose { deciding, .. } => {
-                let last = deciding.iter().map(|d| d.index()).max();
-                last.map_or(1, |last| last + 1)
-            }
-        }
-    }
-}
-
-impl DecidingColumn {
-    fn index(self) -> usize {
-        let (Self::RangeKey(index) | Self::Value(index)) = self;
-        index
-    }
-
-    /// The column in a form whose order is that of its type.
-    fn comparable_column(self, columns: &[ArrayRef]) -> Result<ArrayRef> {
-        let column = &columns[self.index()];
-        match self {
-            Self::RangeKey(_) => comparable(column),
-            Self::Value(_) => Ok(cast(column, &value_type(column.data_type()))?),
+            Self::Choose { num_columns, .. } => *num_columns,
         }
     }
 }
