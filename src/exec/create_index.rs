@@ -28,10 +28,10 @@ use crate::exec::range_join::build_side::collect_or_spill::Collected;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::catalog::IndexCatalog;
-use crate::index::entries::Kept;
-use crate::index::named_index::NamedIndex;
-use crate::index::version::Version;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::entries::Kept;
+use crate::kept::named_index::NamedIndex;
+use crate::kept::version::Version;
 
 /// How long files that have just been written are waited for, until their times tell whether they change again.
 const SETTLING: Duration = Duration::from_secs(5);

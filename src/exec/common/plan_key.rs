@@ -36,8 +36,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::exec::common::file_versions::{file_versions, planned_file_versions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
-use crate::index::table_version::TableVersion;
-use crate::index::version::{FileVersion, Version, added};
+use crate::kept::table_version::TableVersion;
+use crate::kept::version::{FileVersion, Version, added};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
 const MAX_FILES: usize = 256;
@@ -259,8 +259,8 @@ impl<'a> ScanPlan<'a> {
         over(&self.columns, &repeatable(expr)?)
     }
 
-    /// The version of the rows and of the columns that these expressions over the scan read, with what the stores told of
-    /// files when they were listed. `None` if there is no row that would tell it from others.
+    /// The version of the rows and of the columns that these expressions over the scan read, with what the stores told
+    /// of files when they were listed. `None` if there is no row that would tell it from others.
     pub(crate) fn planned_version(&self, expressions: &[PhysicalExprRef]) -> Option<Version> {
         let filters = self.key.operators.iter().filter_map(|op| match op {
             Operator::Filter(predicate) => Some(predicate),

@@ -28,11 +28,11 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
 use crate::index::key_index::KeyIndex;
-use crate::index::on_disk::OnDisk;
-use crate::index::ready_index::ReadyIndex;
-use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
-use crate::index::version::Span;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::ready_index::ReadyIndex;
+use crate::kept::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
+use crate::kept::version::Span;
 use rmq_engine::Extreme;
 
 /// An index that is ready to be queried.

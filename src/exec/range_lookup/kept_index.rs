@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::RepeatedPlan;
 use crate::index::devices::Target;
-use crate::index::entries::{Description, Kept, KeptMemory};
-use crate::index::named_index::NamedIndex;
-use crate::index::reserved_index::ReservedIndex;
-use crate::index::version::Version;
+use crate::kept::entries::{Description, Kept, KeptMemory};
+use crate::kept::named_index::NamedIndex;
+use crate::kept::reserved_index::ReservedIndex;
+use crate::kept::version::Version;
 use rmq_engine::Extreme;
 
 /// What tells an index from others over the same version of its table: the column, the direction and the engine.

@@ -19,7 +19,7 @@ use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::expr::index_lookup::IndexSlot;
-use crate::index::catalog::SharedIndexes;
+use crate::kept::catalog::SharedIndexes;
 use rmq_engine::Extreme;
 
 /// The parts of a relation.

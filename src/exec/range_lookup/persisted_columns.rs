@@ -26,9 +26,9 @@ use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_lookup::loaded_columns::ColumnMemory;
 use crate::exec::range_lookup::scan::{PlannedScan, RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{CHUNK_ROWS, ChunkExtremes};
-use crate::index::index_file::IndexFile;
-use crate::index::on_disk::OnDisk;
-use crate::index::reserved_index::{IndexMemory, ReservedIndex};
+use crate::kept::index_file::IndexFile;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::reserved_index::{IndexMemory, ReservedIndex};
 use rmq_engine::Extreme;
 
 /// A file of a column, which may exist or not.

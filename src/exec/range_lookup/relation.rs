@@ -14,7 +14,7 @@ use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 

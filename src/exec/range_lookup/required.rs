@@ -12,8 +12,8 @@ use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::kept_index::IndexKey;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 

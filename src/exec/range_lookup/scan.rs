@@ -24,8 +24,8 @@ use crate::common::column_ref::ColumnRef;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::index::table_version::{TableVersion, VersionedTypes};
-use crate::index::version::{FileVersion, Span, Version};
+use crate::kept::table_version::{TableVersion, VersionedTypes};
+use crate::kept::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]

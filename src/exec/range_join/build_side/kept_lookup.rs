@@ -10,8 +10,8 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept_side::{
     JoinValues, KeptSegment, KeptSide, RowsKey, Searches, Value,
 };
-use crate::index::growth::parts_that_stay;
-use crate::index::version::Version;
+use crate::kept::growth::parts_that_stay;
+use crate::kept::version::Version;
 
 /// Twice as many rows are worth a segment. Fewer take less time to sort than a search of one more segment, which also
 /// takes some 100 kB.

@@ -15,8 +15,8 @@ use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{JoinValues, KeptSegment, Value};
 use crate::index::devices::Target;
-use crate::index::entries::KeptMemory;
-use crate::index::version::Version;
+use crate::kept::entries::KeptMemory;
+use crate::kept::version::Version;
 
 /// Rows that devices have sorted, and what they have of their values.
 #[derive(Debug)]
@@ -145,8 +145,8 @@ impl KeptSegment for DeviceSegment {
 }
 
 impl BuildSideKeeper {
-    /// The rows, if devices have them in one segment: with all values that the join needs, or those to which they can be
-    /// added. And these devices.
+    /// The rows, if devices have them in one segment: with all values that the join needs, or those to which they can
+    /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
         self.find_whole(self.keeps)
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A segment is sorted anew together with those after it if it is at most twice as large as these, or small
-//! (`index/growth.rs`). Once searching several segments instead of one has taken as long as sorting all rows, all are
+//! (`kept/growth.rs`). Once searching several segments instead of one has taken as long as sorting all rows, all are
 //! sorted anew.
 //!
 //! The batches or files of the kept version must be among those of the new one, in the same order

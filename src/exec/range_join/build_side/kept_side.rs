@@ -21,10 +21,10 @@ use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::devices::Target;
-use crate::index::entries::{Description, Kept, KeptMemory};
-use crate::index::named_index::NamedIndex;
-use crate::index::on_disk::OnDisk;
-use crate::index::version::Version;
+use crate::kept::entries::{Description, Kept, KeptMemory};
+use crate::kept::named_index::NamedIndex;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::version::Version;
 use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
 

@@ -18,9 +18,9 @@ use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
 use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Segment};
 use crate::exec::range_join::engine_choice::KeptOn;
 use crate::exec::range_join::metrics::ROWS_SCANNED;
-use crate::index::catalog::IndexCatalog;
-use crate::index::entries::Kept;
-use crate::index::version::Version;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::entries::Kept;
+use crate::kept::version::Version;
 
 /// Where a build side comes from.
 #[derive(Debug, Clone, Copy)]

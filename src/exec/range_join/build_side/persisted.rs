@@ -36,9 +36,9 @@ use crate::exec::range_join::build_side::kept_side::{JoinValues, RowsKey, Segmen
 use crate::exec::range_join::build_side::side::{Movement, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::index_file::{IndexFile, OpenIndexFile};
 use crate::index::sort_keys::Chunks;
-use crate::index::version::Version;
+use crate::kept::index_file::{IndexFile, OpenIndexFile};
+use crate::kept::version::Version;
 use crate::range_agg::values::Values;
 use crate::sorted::group_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;

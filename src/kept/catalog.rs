@@ -14,12 +14,12 @@ use tokio::sync::RwLock;
 
 use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
-use crate::index::entries::{Description, Entries, Entry, ExpectedRows, Kept};
-use crate::index::named_index::NamedIndex;
-use crate::index::pruned_reads::PrunedReads;
-use crate::index::reserved_index::{DeviceBytes, IndexMemory};
-use crate::index::table_version::VersionedTypes;
-use crate::index::version::Version;
+use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
+use crate::kept::named_index::NamedIndex;
+use crate::kept::pruned_reads::PrunedReads;
+use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
+use crate::kept::table_version::VersionedTypes;
+use crate::kept::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
 /// What a session keeps, and the devices that some of it is stored on.

@@ -18,7 +18,7 @@ use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path;
 
 use crate::common::identity::Identity;
-use crate::index::table_version::TableVersion;
+use crate::kept::table_version::TableVersion;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
 /// less than a tick after a change, a later change may be invisible.

@@ -1,5 +1,5 @@
-//! Indexes of columns with the memory that is reserved for them, and their parts. Rows that are added to a column become
-//! a part of its index (`growth`).
+//! Indexes of columns with the memory that is reserved for them, and their parts. Rows that are added to a column
+//! become a part of its index (`growth`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,9 +9,9 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::index::column_index::ColumnIndex;
-use crate::index::growth::parts_that_stay;
-use crate::index::on_disk::OnDisk;
-use crate::index::version::{Span, Version};
+use crate::kept::growth::parts_that_stay;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::version::{Span, Version};
 
 /// An index and the memory reserved for it, which is released when the last user drops it.
 #[derive(Debug)]

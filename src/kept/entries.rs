@@ -10,8 +10,8 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::index::devices::Target;
-use crate::index::named_index::NamedIndex;
-use crate::index::version::Version;
+use crate::kept::named_index::NamedIndex;
+use crate::kept::version::Version;
 use rmq_engine::Extreme;
 
 /// What a session keeps between queries: the index of a column, or the sorted rows of a range join's build side.
@@ -36,7 +36,7 @@ pub(crate) trait Kept: Any + Debug + Send + Sync {
 
     /// Whether the catalog has reserved the memory of the host ([`IndexCatalog::reserve`]).
     ///
-    /// [`IndexCatalog::reserve`]: crate::index::catalog::IndexCatalog::reserve
+    /// [`IndexCatalog::reserve`]: crate::kept::catalog::IndexCatalog::reserve
     fn is_reserved(&self) -> bool;
 
     /// Drops the values that can be read again.
@@ -144,8 +144,8 @@ impl Entries {
         self.all.extract_if(.., |entry| matches(entry)).collect()
     }
 
-    /// Removes the least worthwhile entry without a name that `matches` selects, of several the least recently used. Its
-    /// memory is released when its last user drops it.
+    /// Removes the least worthwhile entry without a name that `matches` selects, of several the least recently used.
+    /// Its memory is released when its last user drops it.
     pub(super) fn evict(&mut self, matches: impl Fn(&dyn Kept) -> bool) -> Option<Entry> {
         let entries = self.all.iter().enumerate();
         let least = entries
