@@ -8,8 +8,8 @@
 //! 3. If pieces were added to a version, what is kept stays, and only the rows of these are read, as a further part
 //!    (`growth`).
 //! 4. What is built is kept in the place of what it succeeds, within `rmq.index_memory_limit`; what saves least for its
-//!    memory is evicted first (`entries`). Memory is reserved for an index before it is built (`reserved_index`); what no
-//!    query uses gives way to operators in the session's memory pool (`giving_pool`).
+//!    memory is evicted first (`entries`). Memory is reserved for an index before it is built (`reserved_index`). What
+//!    no query uses gives way to operators in the session's memory pool (`giving_pool`).
 //! 5. CREATE INDEX gives it a name, and it is not evicted (`named_index`).
 //! 6. With `rmq.index_directory` it is in files, too, where the next process finds it (`index_file`, `on_disk`).
 //!

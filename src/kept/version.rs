@@ -35,6 +35,8 @@ pub(crate) struct Version {
     /// The number of columns of a batch; 0 if it is not the same for all.
     width: usize,
     files: Vec<FileVersion>,
+    /// The time before the metadata of the files was requested.
+    requested: SystemTime,
     /// The table provider that has listed the files, if it has to be the same.
     provider: Option<Weak<dyn TableProvider>>,
     /// As tables have stated them.
@@ -135,7 +137,7 @@ impl FileVersion {
     }
 
     /// Whether a change after `time` would change the file's times.
-    pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
+    fn is_settled_at(&self, time: SystemTime) -> bool {
         // A time in the future comes from another clock, so it proves nothing.
         let is_old = |changed| {
             let age = time.duration_since(changed);
@@ -154,15 +156,21 @@ impl Version {
             columns: chunks.into_iter().map(Arc::downgrade).collect(),
             width: 1,
             files: vec![],
+            requested: SystemTime::UNIX_EPOCH,
             provider: None,
             stated: vec![],
         }
     }
 
-    /// The version of files, as listed by this table provider.
-    pub(crate) fn from_files(provider: &Arc<dyn TableProvider>, files: Vec<FileVersion>) -> Self {
+    /// The version of files, as listed by this table provider. Their metadata was requested after the time `requested`.
+    pub(crate) fn from_files(
+        provider: &Arc<dyn TableProvider>,
+        files: Vec<FileVersion>,
+        requested: SystemTime,
+    ) -> Self {
         Self {
             files,
+            requested,
             provider: Some(Arc::downgrade(provider)),
             ..Self::from_arrays([])
         }
@@ -176,8 +184,8 @@ impl Version {
         }
     }
 
-    /// The version of these columns of batches, of these files, and of tables that have stated these. `None` without
-    /// any.
+    /// The version of these columns of batches, of these files as they were when they were listed, and of tables that
+    /// have stated these. `None` without any.
     pub(crate) fn from_scans<'a>(
         batches: impl IntoIterator<Item = (&'a RecordBatch, &'a [usize])>,
         files: Vec<FileVersion>,
@@ -197,14 +205,18 @@ impl Version {
             columns: columns.into(),
             width: if let [width] = widths[..] { width } else { 0 },
             files,
-            provider: None,
             stated,
+            ..Self::from_arrays([])
         })
     }
 
-    /// The same version with these files.
-    pub(crate) fn with_files(self, files: Vec<FileVersion>) -> Self {
-        Self { files, ..self }
+    /// The same version with these files, whose metadata was requested after the time `requested`.
+    pub(crate) fn with_files(self, files: Vec<FileVersion>, requested: SystemTime) -> Self {
+        Self {
+            files,
+            requested,
+            ..self
+        }
     }
 
     /// Adds the first file, which all versions of a table have, to `identity`, and what tells this version from others
@@ -233,9 +245,10 @@ impl Version {
         !self.files.is_empty()
     }
 
-    /// Whether a change of its files after `time` would change the files' times.
-    pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
-        self.files.iter().all(|file| file.is_settled_at(time))
+    /// Whether a change of its files since their metadata was requested would be visible.
+    pub(crate) fn is_settled(&self) -> bool {
+        let mut files = self.files.iter();
+        files.all(|file| file.is_settled_at(self.requested))
     }
 
     /// Whether this may be a later version of what had another version: it has the first array, the first file and the
@@ -379,4 +392,103 @@ fn same_arrays(a: &[Weak<dyn Array>], b: &[Weak<dyn Array>]) -> bool {
 /// The address of an array. While there is a reference, no other array can have it.
 fn address(array: &Weak<dyn Array>) -> *const () {
     array.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int32Array;
+    use arrow::datatypes::Schema;
+    use datafusion::datasource::MemTable;
+
+    use super::*;
+
+    fn file(name: &str, size: u64) -> FileVersion {
+        let meta = ObjectMeta {
+            location: Path::from(name),
+            last_modified: SystemTime::UNIX_EPOCH.into(),
+            size,
+            e_tag: None,
+            version: None,
+        };
+        FileVersion::new("s3://b/", meta, None)
+    }
+
+    /// Versions of these of three pieces, as arrays, files and stated parts.
+    fn versions(
+        pieces: &[usize],
+        arrays: &[ArrayRef],
+        table: &Arc<dyn TableProvider>,
+    ) -> [Version; 4] {
+        let of_arrays = Version::from_arrays(pieces.iter().map(|i| &arrays[*i]));
+        let files = || {
+            let files = pieces.iter().map(|i| file(&i.to_string(), 1 << i));
+            files.collect::<Vec<_>>()
+        };
+        let of_files = Version::from_files(table, files(), SystemTime::UNIX_EPOCH);
+        let scanned = Version::from_scans([], files(), vec![]).expect("files");
+        let parts = pieces.iter().fold(TableVersion::new("t"), |version, i| {
+            version.with_part([u8::try_from(*i).unwrap()], 1 << i)
+        });
+        [of_arrays, of_files, scanned, Version::from_stated(parts)]
+    }
+
+    #[test]
+    fn pieces_are_added_to_a_version_of_the_same_kind() {
+        let arrays = (0..3).map(|i| Arc::new(Int32Array::from(vec![0; 1 << i])) as ArrayRef);
+        let arrays: Vec<ArrayRef> = arrays.collect();
+        let table = || {
+            let table = MemTable::try_new(Arc::new(Schema::empty()), vec![vec![]]).unwrap();
+            Arc::new(table) as Arc<dyn TableProvider>
+        };
+        let (provider, other) = (table(), table());
+        let of = |pieces: &[usize]| versions(pieces, &arrays, &provider);
+        for (new, old, added, extends) in [
+            (vec![0, 1, 2], vec![0, 1, 2], Some(vec![false; 3]), Some(3)),
+            (
+                vec![0, 1, 2],
+                vec![0, 1],
+                Some(vec![false, false, true]),
+                Some(2),
+            ),
+            (
+                vec![0, 2, 1],
+                vec![0, 1],
+                Some(vec![false, true, false]),
+                None,
+            ),
+            (vec![1, 0], vec![0, 1], None, None),
+            (vec![0, 1], vec![0, 1, 2], None, None),
+            (vec![1, 2], vec![0], None, None),
+        ] {
+            for (i, now) in of(&new).iter().enumerate() {
+                for (j, before) in of(&old).iter().enumerate() {
+                    let case = format!("{new:?} after {old:?}, {i} after {j}");
+                    let is_same = i == j && new == old;
+                    assert_eq!(now.matches(before), is_same, "{case}");
+                    let expected = added.clone().filter(|_| i == j);
+                    assert_eq!(now.added_since(before, false), expected, "{case}");
+                    assert_eq!(now.extends(before), extends.filter(|_| i == j), "{case}");
+                }
+                let span = Span {
+                    pieces: new.len() - 1,
+                    size: new[1..].iter().map(|i| 1 << i).sum(),
+                };
+                assert_eq!(now.span(1), span);
+            }
+        }
+        let [_, of_files, ..] = of(&[0]);
+        let [_, of_other, ..] = versions(&[0], &arrays, &other);
+        assert!(!of_other.matches(&of_files) && of_other.extends(&of_files).is_none());
+    }
+
+    #[test]
+    fn a_version_dies_with_its_data() {
+        let table = MemTable::try_new(Arc::new(Schema::empty()), vec![vec![]]).unwrap();
+        let table = Arc::new(table) as Arc<dyn TableProvider>;
+        let arrays: Vec<ArrayRef> = vec![Arc::new(Int32Array::from(vec![1]))];
+        let of_tables = versions(&[0], &arrays, &table);
+        assert!(of_tables.iter().all(Version::is_alive));
+        drop((arrays, table));
+        assert_eq!(of_tables.map(|v| v.is_alive()), [false, false, true, true]);
+    }
 }

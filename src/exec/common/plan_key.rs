@@ -6,6 +6,7 @@
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -272,11 +273,26 @@ impl<'a> ScanPlan<'a> {
         self.version_with(expressions, |_| true, files.collect(), stated)
     }
 
-    /// The present versions of the files. `whose` tells in errors which scan it is: "of a range join".
+    /// The planned version with the files as they are now. `whose` tells in errors which scan it is: "of a range join".
+    ///
+    /// # Errors
+    /// As [`Self::check_files`].
+    pub(crate) async fn present_version(
+        &self,
+        planned: Version,
+        whose: &str,
+        context: &TaskContext,
+    ) -> Result<Version> {
+        let requested = SystemTime::now();
+        let files = self.check_files(whose, context).await?;
+        Ok(planned.with_files(files, requested))
+    }
+
+    /// Returns the present versions of the files.
     ///
     /// # Errors
     /// An execution error if a file is gone or has changed since the scan was planned.
-    pub(crate) async fn present_files(
+    pub(crate) async fn check_files(
         &self,
         whose: &str,
         context: &TaskContext,

@@ -229,17 +229,14 @@ pub(crate) struct ScanVersion {
     columns: HashMap<String, Version>,
     /// That of all other columns.
     version: Version,
-    /// The time before it was requested.
-    requested: SystemTime,
 }
 
 impl ScanVersion {
     /// Of all columns.
-    fn new(version: Version, requested: SystemTime) -> Self {
+    fn new(version: Version) -> Self {
         Self {
             columns: HashMap::new(),
             version,
-            requested,
         }
     }
 
@@ -256,7 +253,7 @@ impl ScanVersion {
     /// Whether data read between `before` and this version was of this version, and any change since `before` would be
     /// visible. Columns in memory are those of the scan.
     pub(crate) fn is_settled_since(&self, before: &Self) -> bool {
-        self.version.matches(&before.version) && before.version.is_settled_at(before.requested)
+        self.version.matches(&before.version) && before.version.is_settled()
     }
 }
 
@@ -272,7 +269,6 @@ pub(crate) async fn read_version(
     versioned: &VersionedTypes,
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
-    let requested = SystemTime::now();
     let scan = match scan {
         RelationScan::Memory { columns, .. } => {
             let columns = columns.iter();
@@ -280,7 +276,7 @@ pub(crate) async fn read_version(
                 columns.map(|(name, chunks)| (name.clone(), Version::from_arrays(chunks)));
             return Ok(Some(ScanVersion {
                 columns: versions.collect(),
-                ..ScanVersion::new(Version::from_arrays([]), requested)
+                ..ScanVersion::new(Version::from_arrays([]))
             }));
         }
         RelationScan::Plan(PlannedScan {
@@ -289,7 +285,7 @@ pub(crate) async fn read_version(
         }) => {
             let now = versioned.version(provider.as_ref());
             let now = now.filter(|now| now == version).map(Version::from_stated);
-            return Ok(now.map(|version| ScanVersion::new(version, requested)));
+            return Ok(now.map(ScanVersion::new));
         }
         RelationScan::Plan(scan) => &scan.plan,
     };
@@ -303,9 +299,10 @@ pub(crate) async fn read_version(
     let Some(files) = source.data_source().downcast_ref::<FileScanConfig>() else {
         return Ok(None);
     };
+    let requested = SystemTime::now();
     let files = file_versions(&format!("of table '{table}'"), files, context).await?;
-    let version = Version::from_files(provider, files);
-    Ok(Some(ScanVersion::new(version, requested)))
+    let version = Version::from_files(provider, files, requested);
+    Ok(Some(ScanVersion::new(version)))
 }
 
 /// Reads the version of the files that a plan reads; `None` if it reads anything else.
@@ -320,11 +317,12 @@ pub(crate) async fn version_of_files(
     let Some(scanned) = ScanPlan::of(plan).filter(ScanPlan::reads_files) else {
         return Ok(None);
     };
-    let requested = SystemTime::now();
+    let Some(planned) = scanned.planned_version(&[]) else {
+        return Ok(None);
+    };
     let whose = format!("of '{label}'");
-    let files = scanned.present_files(&whose, context).await?;
-    let version = Version::from_scans([], files, vec![]);
-    Ok(version.map(|version| ScanVersion::new(version, requested)))
+    let version = scanned.present_version(planned, &whose, context).await?;
+    Ok(Some(ScanVersion::new(version)))
 }
 
 #[cfg(test)]
@@ -361,7 +359,7 @@ mod tests {
         };
         assert!(!seen(30).is_settled_since(&seen(1)));
         assert!(seen(30).is_settled_since(&seen(3)));
-        let other = Version::from_files(&provider, vec![]);
-        assert!(!seen(30).is_settled_since(&ScanVersion::new(other, changed)));
+        let other = ScanVersion::new(Version::from_files(&provider, vec![], changed));
+        assert!(!seen(30).is_settled_since(&other));
     }
 }

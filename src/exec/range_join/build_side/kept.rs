@@ -29,7 +29,6 @@
 //! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
@@ -70,8 +69,6 @@ pub(crate) struct BuildSideKeeper {
     pub(super) lookup: KeptLookup,
     threshold: Option<(PhysicalExprRef, Comparison)>,
     pub(super) context: Arc<TaskContext>,
-    /// The time before the version was requested.
-    requested: SystemTime,
     /// Whether what is built is kept. Otherwise it is only looked for.
     pub(super) keeps: bool,
     /// The files in which other processes find it, if they can.
@@ -103,7 +100,6 @@ impl BuildSideKeeper {
             }
             None => None,
         };
-        let requested = SystemTime::now();
         lookup.version = version_now(&lookup, context).await?;
         lookup.is_planned = false;
         let keeps = GivingPool::may_keep(context.memory_pool(), &catalog);
@@ -118,7 +114,6 @@ impl BuildSideKeeper {
             lookup,
             threshold,
             context: Arc::clone(context),
-            requested,
             keeps,
             files: files.map(Arc::new),
         })
@@ -248,7 +243,7 @@ impl BuildSideKeeper {
 
     /// Whether a change of the files since the version was requested would be seen.
     pub(crate) fn is_settled(&self) -> bool {
-        self.lookup.version.is_settled_at(self.requested)
+        self.lookup.version.is_settled()
     }
 
     /// The rows in files, if other processes have written them.
@@ -396,8 +391,10 @@ async fn version_now(lookup: &KeptLookup, context: &TaskContext) -> Option<Versi
         return Some(lookup.version.clone());
     }
     let scanned = ScanPlan::of(&lookup.plan)?;
-    match scanned.present_files("of a range join", context).await {
-        Ok(files) => Some(lookup.version.clone().with_files(files)),
+    let planned = lookup.version.clone();
+    let version = scanned.present_version(planned, "of a range join", context);
+    match version.await {
+        Ok(version) => Some(version),
         Err(error) => {
             log::debug!("the rows of a range join are not kept: {error}");
             None

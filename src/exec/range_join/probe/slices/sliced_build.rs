@@ -181,7 +181,7 @@ impl SlicedBuild {
     pub(crate) async fn check_unchanged(&self) -> Result<()> {
         if let Some(scanned) = ScanPlan::of(&self.input.plan) {
             let context = &self.input.context;
-            scanned.present_files("of a range join", context).await?;
+            scanned.check_files("of a range join", context).await?;
         }
         Ok(())
     }
