@@ -352,10 +352,11 @@ mod tests {
         let file = FileVersion::new("s3://b/", meta, None);
         let seen = |seconds| {
             let requested = changed + Duration::from_secs(seconds);
-            ScanVersion::new(
-                Version::from_files(&provider, vec![file.clone()]),
+            ScanVersion::new(Version::from_files(
+                &provider,
+                vec![file.clone()],
                 requested,
-            )
+            ))
         };
         assert!(!seen(30).is_settled_since(&seen(1)));
         assert!(seen(30).is_settled_since(&seen(3)));
