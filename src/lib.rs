@@ -73,6 +73,7 @@ mod common;
 mod exec;
 mod expr;
 mod index;
+mod kept;
 pub mod logical_plan;
 mod optimizer;
 mod planner;
@@ -86,9 +87,9 @@ pub use common::options::{
     SessionRole,
 };
 pub use common::range_function::{RangeFunction, RangeResult};
-pub use index::catalog::SharedIndexes;
-pub use index::named_index::NamedIndex;
-pub use index::table_version::{TableVersion, VersionedTable};
+pub use kept::catalog::SharedIndexes;
+pub use kept::named_index::NamedIndex;
+pub use kept::table_version::{TableVersion, VersionedTable};
 pub use planner::memory_limit::follow_memory_limit;
 pub use planner::query_planning::plan;
 pub use planner::statement::{sql, sql_to_statement};

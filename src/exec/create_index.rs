@@ -20,7 +20,6 @@ use futures::{TryStreamExt, stream};
 
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::another_run::another_run;
-use crate::exec::common::pieces::Pieces;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::plan_methods::{no_expressions, replace_input};
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -29,8 +28,10 @@ use crate::exec::range_join::build_side::collect_or_spill::Collected;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::catalog::IndexCatalog;
-use crate::index::named_index::NamedIndex;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::entries::Kept;
+use crate::kept::named_index::NamedIndex;
+use crate::kept::version::Version;
 
 /// How long files that have just been written are waited for, until their times tell whether they change again.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -164,13 +165,13 @@ impl IndexBuild {
         }
         self.publisher.publish()?;
         match self.index.columns.as_slice() {
-            [_] => self.build_column(context).await,
+            [_] => self.build_column(options.index_memory_limit, context).await,
             _ => self.sort_rows(options.index_memory_limit, context).await,
         }
     }
 
     /// Builds the indexes of one column, for minima and for maxima.
-    async fn build_column(&self, context: &TaskContext) -> Result<()> {
+    async fn build_column(&self, limit: ByteSize, context: &TaskContext) -> Result<()> {
         let started = Instant::now();
         loop {
             // In another context, the indexes are built again.
@@ -178,7 +179,8 @@ impl IndexBuild {
             let config = context.session_config().clone();
             let mut rows = input.execute(0, another_run(context, config))?;
             while rows.try_next().await?.is_some() {}
-            if self.catalog.name_column(&self.index)? {
+            let is_of = |kept: &dyn Kept, _: &Version| kept.is_of(&self.index);
+            if self.catalog.name(&self.index, is_of, limit)? {
                 return Ok(());
             }
             if started.elapsed() > SETTLING {
@@ -206,8 +208,8 @@ impl IndexBuild {
         let schema = self.input.schema();
         let columns = key_columns(&schema);
         let keeper = self.settled_keeper(&columns, context).await?;
-        if let Some(kept) = keeper.find_in_order() {
-            return self.catalog.name_rows(&self.index, &kept, limit);
+        if self.name_rows(&keeper, limit)? {
+            return Ok(());
         }
         let builder = BuildSideBuilder::try_new(
             columns,
@@ -221,9 +223,9 @@ impl IndexBuild {
         let keeper = Arc::new(keeper);
         if let Some(persisted) = keeper.find_persisted().await?
             && builder.load(&keeper, persisted).await?.is_some()
-            && let Some(kept) = keeper.find_in_order()
+            && self.name_rows(&keeper, limit)?
         {
-            return self.catalog.name_rows(&self.index, &kept, limit);
+            return Ok(());
         }
         let plan = Arc::clone(keeper.plan());
         let partitions = 0..plan.output_partitioning().partition_count();
@@ -242,17 +244,21 @@ impl IndexBuild {
         let side = builder.sort_and_index(rows).await?;
         builder.finish(side);
         let keeper = self.settled_keeper(&builder.columns, context).await?;
-        match keeper.find_in_order() {
-            Some(kept) => self.catalog.name_rows(&self.index, &kept, limit),
-            None => {
-                if !keeper.is_unchanged().await {
-                    return exec_err!("the table has changed while its index was built");
-                }
-                resources_err!(
-                    "the index needs more memory than rmq.index_memory_limit = '{limit}' leaves; raise it"
-                )
-            }
+        if self.name_rows(&keeper, limit)? {
+            return Ok(());
         }
+        if !keeper.is_unchanged().await {
+            return exec_err!("the table has changed while its index was built");
+        }
+        resources_err!(
+            "the index needs more memory than rmq.index_memory_limit = '{limit}' leaves; raise it"
+        )
+    }
+
+    /// Names the rows, if they are kept.
+    fn name_rows(&self, keeper: &BuildSideKeeper, limit: ByteSize) -> Result<bool> {
+        let is_of = |kept: &dyn Kept, version: &Version| keeper.is_of(kept, version);
+        self.catalog.name(&self.index, is_of, limit)
     }
 
     /// What keeps the rows, once files that were written just now have got old enough for it.
@@ -283,8 +289,7 @@ impl IndexBuild {
 
 /// Whether this is the scan of a table in memory without a row, which would tell its version from others.
 fn has_no_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let pieces = ScanPlan::of(plan).and_then(|scanned| scanned.pieces());
-    matches!(pieces, Some(Pieces::Batches(rows)) if rows.iter().all(|rows| *rows == 0))
+    ScanPlan::of(plan).and_then(|scanned| scanned.rows_in_memory()) == Some(0)
 }
 
 /// The columns of a build side that are all of this schema, as keys.

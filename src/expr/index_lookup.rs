@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 
 use crate::common::range_function::RangeFunction;
 use crate::common::unique_id::unique_id;
-use crate::index::ready_index::ReadyIndex;
+use crate::kept::ready_index::ReadyIndex;
 
 /// The id of a run of a plan, as a column, unique among those of all processes that execute parts of the plan. The rows
 /// of the run share its memory, whose reference count tells whether the run has ended.

@@ -7,7 +7,7 @@ use datafusion::common::{DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::inputs::inputs_of;
-use crate::index::named_index::NamedIndex;
+use crate::kept::named_index::NamedIndex;
 use crate::logical_plan::node_methods::node_methods;
 
 /// Builds an index, which is kept under a name. Returns no rows.

@@ -21,7 +21,7 @@ use crate::common::options::RmqOptions;
 use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::exec::create_index::{CreateIndexExec, expect_rows};
-use crate::index::named_index::NamedIndex;
+use crate::kept::named_index::NamedIndex;
 use crate::logical_plan::create_index::CreateIndex;
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::planner::index_schema::SchemaOfIndexes;

@@ -8,7 +8,7 @@ use datafusion::catalog::{CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 
 use crate::exec::create_index::Publisher;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::table_functions::rmq_indexes::table_of;
 
 /// A table that only the schema of indexes says it has: a session may wrap its schemas, as DataFusion's shell does, so

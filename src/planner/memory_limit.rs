@@ -6,8 +6,8 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::SessionContext;
 
-use crate::index::catalog::{IndexCatalog, SessionCatalog};
-use crate::index::giving_pool::GivingPool;
+use crate::kept::catalog::{IndexCatalog, SessionCatalog};
+use crate::kept::giving_pool::GivingPool;
 
 /// Has indexes give way in the session's memory pool, as [`register`](crate::register) does, after
 /// `SET datafusion.runtime.memory_limit` has made another one of it. What is kept was registered in the pool before,

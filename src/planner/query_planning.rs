@@ -15,7 +15,7 @@ use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::sql_text::with_intervals;
-use crate::index::giving_pool::GivingPool;
+use crate::kept::giving_pool::GivingPool;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::physical::build_origins::ShowBuildOrigins;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;

@@ -14,7 +14,7 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;

@@ -22,7 +22,7 @@ use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
 use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::required::IndexUse;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes, with_fresh_slots};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};

@@ -7,7 +7,7 @@ use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::prelude::SessionConfig;
 
 use crate::common::column_ref::Names;
-use crate::index::catalog::{IndexCatalog, SessionCatalog};
+use crate::kept::catalog::{IndexCatalog, SessionCatalog};
 
 /// A session's catalogs and indexes.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::common::options::RmqOptions;
 use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
 use crate::exec::range_join::mode::JoinMode;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::create_index::CreateIndex;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;

@@ -12,7 +12,7 @@ use datafusion::common::{Result, internal_datafusion_err, plan_err};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use rmq_engine::cuda::{DeviceInfo, DeviceUse};
 
 /// The table function `rmq_devices`.

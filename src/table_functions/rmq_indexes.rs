@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, DurationMillisecondArray, RecordBatch, StringArray,
 use datafusion::catalog::{MemTable, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::{Result, plan_err};
 
-use crate::index::catalog::{CachedIndexInfo, IndexCatalog};
+use crate::kept::catalog::{CachedIndexInfo, IndexCatalog};
 
 /// The table function `rmq_indexes`.
 #[derive(Debug)]

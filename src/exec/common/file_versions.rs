@@ -9,7 +9,7 @@ use datafusion::execution::TaskContext;
 use datafusion::object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStore};
 use futures::{StreamExt, TryStreamExt};
 
-use crate::index::version::{FileVersion, LocalFile};
+use crate::kept::version::{FileVersion, LocalFile};
 
 /// How many files' metadata is requested concurrently.
 const CONCURRENT_REQUESTS: usize = 32;

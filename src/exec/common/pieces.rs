@@ -14,25 +14,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::exec::common::file_versions::planned_files;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 
-/// The pieces of a scan.
-#[derive(Debug)]
-pub(crate) enum Pieces {
-    /// The rows of each batch.
-    Batches(Vec<usize>),
-    /// The bytes of each file.
-    Files(Vec<u64>),
-}
-
-impl Pieces {
-    /// Their number.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Batches(rows) => rows.len(),
-            Self::Files(bytes) => bytes.len(),
-        }
-    }
-}
-
 /// The same plan over those pieces of its scan whose numbers `is_read` selects.
 ///
 /// # Errors

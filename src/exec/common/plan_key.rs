@@ -5,8 +5,8 @@
 //! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
 //! volatile function or a filter that changes while the query runs, makes a plan incomparable.
 
-use std::any::Any;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -34,13 +34,11 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::exec::common::file_versions::{file_versions, planned_file_versions, planned_files};
+use crate::exec::common::file_versions::{file_versions, planned_file_versions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
-use crate::exec::common::pieces::Pieces;
 use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
-use crate::index::entries::SentRows;
-use crate::index::table_version::TableVersion;
-use crate::index::version::{FileVersion, Version};
+use crate::kept::table_version::TableVersion;
+use crate::kept::version::{FileVersion, Version, added};
 
 /// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
 const MAX_FILES: usize = 256;
@@ -222,24 +220,20 @@ impl<'a> ScanPlan<'a> {
         })
     }
 
-    /// The pieces that are scanned, in the order of their rows, if these are the rows of one table.
-    pub(crate) fn pieces(&self) -> Option<Pieces> {
-        if !self.stated.is_empty() {
+    /// Whether these are the rows of one table in memory or in files, so that a plan reads some of its pieces alone
+    /// ([`over_pieces`](crate::exec::common::pieces::over_pieces)).
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.stated.is_empty() && self.memory.len() + self.files.len() == 1
+    }
+
+    /// The number of rows, if a table in memory is scanned and nothing else.
+    pub(crate) fn rows_in_memory(&self) -> Option<usize> {
+        let [memory] = self.memory.as_slice() else {
             return None;
-        }
-        match (self.memory.as_slice(), self.files.as_slice()) {
-            ([memory], []) => {
-                let batches = memory.partitions().iter().flatten();
-                Some(Pieces::Batches(
-                    batches.map(RecordBatch::num_rows).collect(),
-                ))
-            }
-            ([], [files]) => {
-                let files = planned_files(files).into_iter();
-                Some(Pieces::Files(files.map(|meta| meta.size).collect()))
-            }
-            _ => None,
-        }
+        };
+        let batches = memory.partitions().iter().flatten();
+        let rows = || batches.map(RecordBatch::num_rows).sum();
+        self.has_pieces().then(rows)
     }
 
     /// Whether rows of later batches may come before those of earlier ones.
@@ -266,42 +260,48 @@ impl<'a> ScanPlan<'a> {
         over(&self.columns, &repeatable(expr)?)
     }
 
-    /// The version of the rows and of the columns that these expressions over the scan read. `None` if there is no row
-    /// that would tell it from others. `whose` tells in errors which scan it is: "of a range join".
-    ///
-    /// # Errors
-    /// An execution error if a file is gone or has changed since the scan was planned.
-    pub(crate) async fn version(
-        &self,
-        whose: &str,
-        expressions: &[PhysicalExprRef],
-        context: &TaskContext,
-    ) -> Result<Option<Version>> {
-        let mut files = vec![];
-        for scan in &self.files {
-            files.extend(file_versions(whose, scan, context).await?);
-        }
-        Ok(self.version_of_files(expressions, files))
-    }
-
-    /// As [`Self::version`], with what the stores told of files when they were listed.
+    /// The version of the rows and of the columns that these expressions over the scan read, with what the stores told
+    /// of files when they were listed. `None` if there is no row that would tell it from others.
     pub(crate) fn planned_version(&self, expressions: &[PhysicalExprRef]) -> Option<Version> {
-        let files = self.files.iter().copied().flat_map(planned_file_versions);
-        self.version_of_files(expressions, files.collect())
-    }
-
-    fn version_of_files(
-        &self,
-        expressions: &[PhysicalExprRef],
-        files: Vec<FileVersion>,
-    ) -> Option<Version> {
         let filters = self.key.operators.iter().filter_map(|op| match op {
             Operator::Filter(predicate) => Some(predicate),
             _ => None,
         });
         let expressions = expressions.iter().chain(filters);
+        let files = self.files.iter().copied().flat_map(planned_file_versions);
         let stated = self.stated.iter().copied().cloned().collect();
-        self.version_with(expressions, |_| true, files, stated)
+        self.version_with(expressions, |_| true, files.collect(), stated)
+    }
+
+    /// The planned version with the files as they are now. `whose` tells in errors which scan it is: "of a range join".
+    ///
+    /// # Errors
+    /// As [`Self::check_files`].
+    pub(crate) async fn present_version(
+        &self,
+        planned: Version,
+        whose: &str,
+        context: &TaskContext,
+    ) -> Result<Version> {
+        let requested = SystemTime::now();
+        let files = self.check_files(whose, context).await?;
+        Ok(planned.with_files(files, requested))
+    }
+
+    /// Returns the present versions of the files.
+    ///
+    /// # Errors
+    /// An execution error if a file is gone or has changed since the scan was planned.
+    pub(crate) async fn check_files(
+        &self,
+        whose: &str,
+        context: &TaskContext,
+    ) -> Result<Vec<FileVersion>> {
+        let mut files = vec![];
+        for scan in &self.files {
+            files.extend(file_versions(whose, scan, context).await?);
+        }
+        Ok(files)
     }
 
     /// The version of the columns in memory that this expression over the scan reads, in the batches whose numbers
@@ -487,16 +487,10 @@ pub(crate) struct RepeatedPlan {
     columns: Vec<PhysicalExprRef>,
 }
 
-impl SentRows for RepeatedPlan {
-    fn is_same(&self, other: &dyn SentRows) -> bool {
-        (other as &dyn Any).downcast_ref() == Some(self)
-    }
-
-    fn is_of_same_plan(&self, other: &dyn SentRows) -> bool {
-        let other = (other as &dyn Any).downcast_ref::<Self>();
-        other.is_some_and(|other| {
-            self.key.is_of_same_plan(&other.key) && self.columns == other.columns
-        })
+impl RepeatedPlan {
+    /// Whether both are the same, except for what is scanned.
+    pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
+        self.key.is_of_same_plan(&other.key) && self.columns == other.columns
     }
 }
 
@@ -516,11 +510,9 @@ impl PlanKey {
             _ => None,
         };
         let (now, before) = (files(self)?, files(older)?);
-        let mut left = before.iter().peekable();
-        let added = now.iter().map(|file| left.next_if_eq(&file).is_none());
-        let added = added.collect();
         let are_whole = now.iter().all(|file| file.range.is_none());
-        (are_whole && left.peek().is_none()).then_some(added)
+        let added = || added(now.iter(), before.iter(), PartialEq::eq);
+        are_whole.then(added)?
     }
 
     fn deals_out_batches(&self) -> bool {

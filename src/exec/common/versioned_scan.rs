@@ -13,7 +13,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 
 use crate::common::sql_text::tree_text;
 use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
-use crate::index::table_version::TableVersion;
+use crate::kept::table_version::TableVersion;
 
 /// Returns the rows of the scan of a [`VersionedTable`](crate::VersionedTable), by whose version range joins keep them.
 /// No rule looks into the scan: another division of it would return the rows in another order.
@@ -63,7 +63,7 @@ impl VersionedScanExec {
 
 impl DisplayAs for VersionedScanExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (parts, rows) = (self.version.parts(), self.version.rows());
+        let (parts, rows) = (self.version.parts().len(), self.version.rows());
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 let operators = operators_text(self.hidden.as_ref());

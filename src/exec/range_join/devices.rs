@@ -7,10 +7,10 @@ use datafusion::common::{DataFusionError, Result};
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
-use crate::index::catalog::IndexCatalog;
 use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::{DeviceEngine, Target};
-use crate::index::reserved_index::DeviceBytes;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::reserved_index::DeviceBytes;
 
 /// The devices that the engine choice selected for a build side.
 #[derive(Debug, Clone)]

@@ -16,8 +16,8 @@ use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::aggregate_table::AggregateEntry;
 use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
 use crate::exec::range_join::devices::JoinDevices;
-use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Bytes of the narrowest keys.

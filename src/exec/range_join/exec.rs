@@ -100,7 +100,7 @@ use crate::exec::range_join::reach::sought::{Sought, from_point};
 use crate::exec::range_join::reach::window_reach::{has_reach, is_known_to_scans};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match,

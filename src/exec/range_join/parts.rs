@@ -10,7 +10,7 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::index::catalog::SharedIndexes;
+use crate::kept::catalog::SharedIndexes;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// The parts of a range join.

@@ -20,8 +20,8 @@ use crate::index::chunk_extremes::{Block, ChunkExtremes};
 use crate::index::column_index::ColumnIndex;
 use crate::index::devices::Target;
 use crate::index::key_index::KeyIndex;
-use crate::index::reserved_index::ReservedIndex;
 use crate::index::sort_keys::Chunks;
+use crate::kept::reserved_index::ReservedIndex;
 
 impl IndexBuilder<'_> {
     /// Reads the extremes of the chunks of columns: those that another process has written, and of others all rows.

@@ -15,7 +15,7 @@ use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns, loa
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents, PersistedValues};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::index::key_index::KeyIndex;
-use crate::index::reserved_index::IndexPart;
+use crate::kept::reserved_index::IndexPart;
 
 /// Columns of at least this many rows are read by several tasks.
 const ROWS_OF_TASKS: usize = 1 << 18;

@@ -32,11 +32,11 @@ use crate::exec::common::parquet_metadata::{CONCURRENT_FOOTERS, parquet_metadata
 use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns};
 use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
-use crate::index::catalog::IndexCatalog;
 use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::Chunks;
-use crate::index::version::FileVersion;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::version::FileVersion;
 use rmq_engine::Extreme;
 
 /// The Parquet files of a table, in the order of their rows.
@@ -76,9 +76,10 @@ impl ParquetFiles {
         scan: &RelationScan,
         version: &ScanVersion,
     ) -> Option<Self> {
-        let (RelationScan::Plan(plan), Some(versions)) = (scan, version.files()) else {
+        let (RelationScan::Plan(scan), Some(versions)) = (scan, version.listed_files()) else {
             return None;
         };
+        let plan = &scan.plan;
         let source = plan.downcast_ref::<DataSourceExec>()?;
         let scan = source.data_source().downcast_ref::<FileScanConfig>()?;
         let parquet: &ParquetSource = scan.file_source().downcast_ref()?;

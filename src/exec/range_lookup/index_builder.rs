@@ -17,6 +17,7 @@ use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
+use crate::exec::range_lookup::kept_index::KeptIndex;
 use crate::exec::range_lookup::memory_budget::MemoryBudget;
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, PersistedValues};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
@@ -27,11 +28,11 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
 use crate::index::devices::{DeviceEngine, Target};
 use crate::index::key_index::KeyIndex;
-use crate::index::on_disk::OnDisk;
-use crate::index::ready_index::ReadyIndex;
-use crate::index::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::index::sort_keys::Chunks;
-use crate::index::version::Span;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::ready_index::ReadyIndex;
+use crate::kept::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
+use crate::kept::version::Span;
 use rmq_engine::Extreme;
 
 /// An index that is ready to be queried.
@@ -383,8 +384,11 @@ impl<'a> IndexBuilder<'a> {
         if let (Some(key), Some(version)) = (self.required.cache_key(id, target), &read.version)
             && self.options.keep_indexes
         {
-            let version = version.of_column(&id.column);
-            self.required.catalog.keep(key, version, index);
+            let version = version.of_column(&id.column).clone();
+            let reserved = Arc::clone(index);
+            let kept = Arc::new(KeptIndex { key, reserved });
+            let limit = self.options.index_memory_limit;
+            self.required.catalog.keep(kept, version, limit);
         }
     }
 
@@ -480,8 +484,13 @@ impl CachedIndexes<'_> {
     ) -> Option<Arc<ReservedIndex>> {
         let version = self.version?.of_column(&self.id.column);
         let key = self.required.cache_key(self.id, target)?;
-        let catalog = &self.required.catalog;
-        catalog.find(&key, &version, &self.value_type, serves)
+        self.required.catalog.find(|kept, known| {
+            let reserved = key.find_in(kept)?;
+            let is_found = known.matches(version)
+                && reserved.index.value_type() == &self.value_type
+                && serves(&reserved.index);
+            is_found.then(|| Arc::clone(reserved))
+        })
     }
 
     /// How an engine's index of an older version is extended to this one, if only rows were added and `scan` can be
@@ -492,10 +501,11 @@ impl CachedIndexes<'_> {
         };
         let version = self.version?.of_column(&self.id.column);
         let key = self.required.cache_key(self.id, target)?;
-        let parts = self
-            .required
-            .catalog
-            .parts(&key, &version, &self.value_type);
+        let parts = self.required.catalog.peek(|kept, known| {
+            let reserved = key.find_in(kept)?;
+            let is_same_type = reserved.index.value_type() == &self.value_type;
+            is_same_type.then(|| reserved.parts_that_stay(known, version))
+        })?;
         let start = pieces(&parts);
         let tail = (start > 0).then(|| scan.tail(start, version.span(start)));
         let tail = tail??;
@@ -543,7 +553,10 @@ impl CachedIndexes<'_> {
         let version = self.version?.of_column(&id.column);
         self.targets().find_map(|target| {
             let key = self.required.cache_key(id, &target)?;
-            self.required.catalog.find_in(&key, &version, &find)
+            self.required.catalog.peek(|kept, known| {
+                let reserved = key.find_in(kept)?;
+                known.matches(version).then(|| find(reserved))?
+            })
         })
     }
 }

@@ -13,9 +13,9 @@ use futures::StreamExt;
 
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::blocking;
-use crate::exec::range_lookup::scan::{RelationScan, StatedScan};
-use crate::index::catalog::IndexCatalog;
+use crate::exec::range_lookup::scan::RelationScan;
 use crate::index::sort_keys::Chunks;
+use crate::kept::catalog::IndexCatalog;
 
 /// Columns in memory, each as a sequence of arrays.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ pub(crate) async fn load_columns(
     memory: &Arc<ColumnMemory>,
     context: &Arc<TaskContext>,
 ) -> Result<LoadedColumns> {
-    let (scan, stated) = match scan {
+    let planned = match scan {
         RelationScan::Memory {
             columns: in_memory, ..
         } => {
@@ -154,11 +154,11 @@ pub(crate) async fn load_columns(
                 memory: None,
             });
         }
-        // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
-        RelationScan::Plan(scan) => (reset_plan_states(Arc::clone(scan))?, None),
-        RelationScan::Stated(stated) => (Arc::clone(&stated.plan), Some(stated)),
+        RelationScan::Plan(planned) => planned,
     };
-    let (mut rows, skipped) = (0, stated.map_or(0, |stated| stated.skipped));
+    // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
+    let scan = reset_plan_states(Arc::clone(&planned.plan))?;
+    let mut rows = 0;
     let schema = scan.schema();
     let indices = columns
         .iter()
@@ -169,7 +169,7 @@ pub(crate) async fn load_columns(
     for partition in 0..scan.properties().output_partitioning().partition_count() {
         let mut batches = scan.execute(partition, Arc::clone(context))?;
         while let Some(batch) = batches.next().await.transpose()? {
-            let before = skipped.saturating_sub(rows).min(batch.num_rows());
+            let before = planned.skipped.saturating_sub(rows).min(batch.num_rows());
             rows += batch.num_rows();
             let batch = match before {
                 0 => batch,
@@ -185,7 +185,7 @@ pub(crate) async fn load_columns(
             }
         }
     }
-    if let Some(StatedScan { version, .. }) = stated
+    if let Some(version) = &planned.stated
         && rows as u64 != version.rows()
     {
         return exec_err!(

@@ -8,8 +8,8 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool
 
 use crate::common::options::ByteSize;
 use crate::common::ordered_type::is_ranked;
-use crate::index::catalog::IndexCatalog;
 use crate::index::key_index::KeyIndex;
+use crate::kept::catalog::IndexCatalog;
 
 /// The memory that indexes of columns may take.
 pub(crate) struct MemoryBudget<'a> {

@@ -46,6 +46,7 @@ pub(crate) mod exec;
 pub(crate) mod file_column;
 pub(crate) mod file_rows;
 pub(crate) mod index_builder;
+pub(crate) mod kept_index;
 pub(crate) mod loaded_columns;
 pub(crate) mod memory_budget;
 pub(crate) mod metrics;

@@ -16,10 +16,10 @@ use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
 use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::{RelationScan, StatedScan};
+use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::expr::index_lookup::IndexSlot;
-use crate::index::catalog::SharedIndexes;
+use crate::kept::catalog::SharedIndexes;
 use rmq_engine::Extreme;
 
 /// The parts of a relation.
@@ -96,9 +96,7 @@ impl SharedRelation {
     pub fn parts(&self) -> Result<RelationParts> {
         let required = &self.0.required;
         let plan = match self.0.scan() {
-            Some(RelationScan::Plan(plan) | RelationScan::Stated(StatedScan { plan, .. })) => {
-                Arc::clone(plan)
-            }
+            Some(RelationScan::Plan(scan)) => Arc::clone(&scan.plan),
             Some(RelationScan::Memory { schema, columns }) => {
                 let fields = schema.fields();
                 let chunks = fields.iter().map(|field| columns.get(field.name()));

@@ -24,11 +24,11 @@ use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_identity::add_expression;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_lookup::loaded_columns::ColumnMemory;
-use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
+use crate::exec::range_lookup::scan::{PlannedScan, RelationScan, ScanVersion};
 use crate::index::chunk_extremes::{CHUNK_ROWS, ChunkExtremes};
-use crate::index::index_file::IndexFile;
-use crate::index::on_disk::OnDisk;
-use crate::index::reserved_index::{IndexMemory, ReservedIndex};
+use crate::kept::index_file::IndexFile;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::reserved_index::{IndexMemory, ReservedIndex};
 use rmq_engine::Extreme;
 
 /// A file of a column, which may exist or not.
@@ -77,7 +77,7 @@ impl ColumnFile {
         (column, data_type): (&str, &DataType),
         contents: Contents,
     ) -> Option<Self> {
-        let RelationScan::Plan(plan) = scan else {
+        let RelationScan::Plan(PlannedScan { plan, .. }) = scan else {
             return None;
         };
         if directory.is_empty() {
@@ -101,10 +101,7 @@ impl ColumnFile {
         scanned.key.add_to(&mut identity, &mut of_version)?;
         add_expression(&scanned.over_scan(&expr)?, &mut identity)?;
         let version = version.of_column(column);
-        let (store, path) = version.add_to(&mut of_version)?;
-        identity.add_debug(&(store, path.as_ref()));
-        // Another version of DataFusion may read other values.
-        of_version.add(datafusion::DATAFUSION_VERSION.as_bytes());
+        version.add_to(&mut identity, &mut of_version)?;
         Some(Self {
             file: IndexFile::new(Path::new(directory), identity, of_version),
             directory: directory.to_string(),
@@ -133,16 +130,9 @@ impl ColumnFile {
                 return Ok(None);
             };
             let check = || waiting.check();
-            let Some(arrays) = file.read(Workers::new(1, &check))? else {
-                return Ok(None);
-            };
-            match ChunkExtremes::from_arrays(&arrays, file_ends, &this.data_type, budget) {
-                Ok(chunks) => Ok(Some(chunks)),
-                Err(error) => {
-                    file.warn_ignored(&error);
-                    Ok(None)
-                }
-            }
+            file.read(Workers::new(1, &check), |arrays| {
+                ChunkExtremes::from_arrays(&arrays, file_ends, &this.data_type, budget)
+            })
         })
         .await
     }
@@ -185,18 +175,12 @@ impl ColumnFile {
                 return Ok(None);
             }
             let check = || waiting.check();
-            let Some(arrays) = file.read(Workers::new(threads, &check))? else {
+            let workers = Workers::new(threads, &check);
+            let values = file.read(workers, |arrays| this.values(arrays, rows, file.rows()))?;
+            if values.is_none() {
                 memory.remove_bytes(file.bytes());
-                return Ok(None);
-            };
-            match this.values(arrays, rows, file.rows()) {
-                Ok(values) => Ok(Some(values)),
-                Err(error) => {
-                    memory.remove_bytes(file.bytes());
-                    file.warn_ignored(&error);
-                    Ok(None)
-                }
             }
+            Ok(values)
         })
         .await
     }

@@ -12,9 +12,9 @@ use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::{RelationScan, StatedScan};
+use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 
@@ -68,9 +68,7 @@ impl Relation {
     /// The rows that its scan has read so far. A table in memory is not read.
     pub(crate) fn rows_read(&self) -> usize {
         match self.scan.get() {
-            Some(RelationScan::Plan(plan) | RelationScan::Stated(StatedScan { plan, .. })) => {
-                rows_of_leaves(plan)
-            }
+            Some(RelationScan::Plan(scan)) => rows_of_leaves(&scan.plan),
             _ => 0,
         }
     }

@@ -10,10 +10,10 @@ use crate::common::column_ref::ColumnRef;
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
+use crate::exec::range_lookup::kept_index::IndexKey;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
-use crate::index::entries::{IndexKey, SentRows};
+use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 
@@ -124,8 +124,9 @@ impl RequiredIndexes {
         options: &RmqOptions,
     ) -> Result<Option<Decision>> {
         let is_cached = |target: &Target| {
+            // Of any version of the table.
             let key = self.cache_key(id, target);
-            key.is_some_and(|key| self.catalog.has(&key))
+            key.is_some_and(|key| self.catalog.has(|kept, _| key.find_in(kept).is_some()))
         };
         let case = Case {
             rows,
@@ -173,7 +174,7 @@ impl RequiredIndexes {
 
     /// The key of an index in the session's catalog; `None` for rows whose indexes are not cached, as those of a
     /// subquery.
-    pub(crate) fn cache_key(&self, id: &IndexId, target: &Target) -> Option<IndexKey> {
+    pub(super) fn cache_key(&self, id: &IndexId, target: &Target) -> Option<IndexKey> {
         let (column, plan) = match &self.source {
             RelationSource::Table { name, .. } => {
                 let column = ColumnRef {
@@ -189,8 +190,7 @@ impl RequiredIndexes {
                     table: self.label.as_str().into(),
                     column: id.column.clone(),
                 };
-                let plan: Arc<dyn SentRows> = key.clone()?;
-                (column, Some(plan))
+                (column, Some(key.clone()?))
             }
             RelationSource::Query(_) => return None,
         };

@@ -13,7 +13,7 @@ use datafusion::common::{Result, exec_err};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -22,9 +22,10 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::column_ref::ColumnRef;
 use crate::exec::common::file_versions::file_versions;
+use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::index::table_version::{TableVersion, VersionedTypes};
-use crate::index::version::{FileVersion, Span, Version};
+use crate::kept::table_version::{TableVersion, VersionedTypes};
+use crate::kept::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]
@@ -35,17 +36,15 @@ pub(crate) enum RelationScan {
         columns: HashMap<String, Vec<ArrayRef>>,
     },
     /// A plan of these columns.
-    Plan(Arc<dyn ExecutionPlan>),
-    /// A plan of these columns of a table that states its version.
-    Stated(StatedScan),
+    Plan(PlannedScan),
 }
 
-/// A plan of columns of a table that states its version.
+/// A plan of columns of a relation.
 #[derive(Debug, Clone)]
-pub(crate) struct StatedScan {
+pub(crate) struct PlannedScan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
-    /// The version that was stated when the scan was planned.
-    pub(super) version: TableVersion,
+    /// The version that its table stated when the scan was planned.
+    pub(super) stated: Option<TableVersion>,
     /// The rows at the beginning that are not needed.
     pub(super) skipped: usize,
 }
@@ -55,7 +54,7 @@ impl RelationScan {
     pub(crate) fn schema(&self) -> SchemaRef {
         match self {
             Self::Memory { schema, .. } => Arc::clone(schema),
-            Self::Plan(plan) | Self::Stated(StatedScan { plan, .. }) => plan.schema(),
+            Self::Plan(scan) => scan.plan.schema(),
         }
     }
 
@@ -74,27 +73,25 @@ impl RelationScan {
                     columns: columns.collect::<Option<_>>()?,
                 })
             }
-            Self::Plan(plan) => {
-                let source = plan.downcast_ref::<DataSourceExec>()?;
+            Self::Plan(whole) => {
+                if let Some(version) = &whole.stated {
+                    let before = version.parts().get(..first)?.iter().map(|part| part.rows);
+                    let skipped = usize::try_from(before.sum::<u64>()).ok()?;
+                    let tail = PlannedScan {
+                        skipped,
+                        ..whole.clone()
+                    };
+                    return (version.parts().len() == pieces).then_some(Self::Plan(tail));
+                }
+                let source = whole.plan.downcast_ref::<DataSourceExec>()?;
                 let files = source.data_source().downcast_ref::<FileScanConfig>()?;
-                let all: Vec<_> = files.file_groups.iter().flat_map(FileGroup::iter).collect();
+                let all: usize = files.file_groups.iter().map(FileGroup::len).sum();
                 // A file that is scanned in parts is one of the version.
-                if all.len() != pieces || source.fetch().is_some() {
+                if all != pieces || source.fetch().is_some() {
                     return None;
                 }
-                let tail = all[first..].iter().map(|file| (*file).clone());
-                let files = FileScanConfigBuilder::from(files.clone())
-                    .with_file_groups(vec![FileGroup::new(tail.collect())])
-                    .build();
-                Some(Self::Plan(DataSourceExec::from_data_source(files)))
-            }
-            Self::Stated(whole) => {
-                let skipped = usize::try_from(whole.version.rows_of(0, first)).ok()?;
-                let tail = StatedScan {
-                    skipped,
-                    ..whole.clone()
-                };
-                (whole.version.parts() == pieces).then_some(Self::Stated(tail))
+                let tail = over_pieces(&whole.plan, &|file| file >= first).ok()?;
+                Some(Self::Plan(PlannedScan::of(tail)))
             }
         }
     }
@@ -112,18 +109,29 @@ impl RelationScan {
 
     /// The columns that a plan returns, as they are if it only reads memory.
     pub(crate) fn of_plan(plan: Arc<dyn ExecutionPlan>) -> Result<Self> {
-        let Some(source) = plan.downcast_ref::<DataSourceExec>() else {
-            return Ok(Self::Plan(plan));
-        };
-        let memory = source.data_source().downcast_ref::<MemorySourceConfig>();
-        let Some(memory) = memory.filter(|_| source.fetch().is_none()) else {
-            return Ok(Self::Plan(plan));
+        let source = plan.downcast_ref::<DataSourceExec>();
+        let source = source.filter(|source| source.fetch().is_none());
+        let Some(memory) =
+            source.and_then(|source| source.data_source().downcast_ref::<MemorySourceConfig>())
+        else {
+            return Ok(Self::Plan(PlannedScan::of(plan)));
         };
         let (schema, mut columns) = (plan.schema(), HashMap::new());
         for batches in memory.partitions() {
             add_batches(&mut columns, &schema, batches)?;
         }
         Ok(Self::Memory { schema, columns })
+    }
+}
+
+impl PlannedScan {
+    /// All rows of a plan.
+    fn of(plan: Arc<dyn ExecutionPlan>) -> Self {
+        Self {
+            plan,
+            stated: None,
+            skipped: 0,
+        }
     }
 }
 
@@ -182,10 +190,9 @@ pub(crate) async fn plan_table_scan(
     };
     // The scan is of the version before and after it is planned, if these are the same.
     match version.filter(|version| versioned.version(provider.as_ref()).as_ref() == Some(version)) {
-        Some(version) => Ok(RelationScan::Stated(StatedScan {
-            plan: plan?,
-            version,
-            skipped: 0,
+        Some(version) => Ok(RelationScan::Plan(PlannedScan {
+            stated: Some(version),
+            ..PlannedScan::of(plan?)
         })),
         None => RelationScan::of_plan(plan?),
     }
@@ -215,73 +222,38 @@ fn scan_state(state: &SessionState) -> Result<SessionState> {
         .build())
 }
 
-/// The version of a scan's data: of each column of a table in memory, or of the files.
+/// The version of a scan's data.
 #[derive(Debug)]
-pub(crate) struct ScanVersion(Data);
-
-#[derive(Debug)]
-enum Data {
-    Columns(HashMap<String, Version>),
-    Files {
-        version: Version,
-        /// The time before the metadata was requested.
-        requested: SystemTime,
-    },
-    Stated(TableVersion),
+pub(crate) struct ScanVersion {
+    /// Those of the columns of a table in memory.
+    columns: HashMap<String, Version>,
+    /// That of all other columns.
+    version: Version,
 }
 
 impl ScanVersion {
-    fn from_files(
-        provider: &Arc<dyn TableProvider>,
-        files: Vec<FileVersion>,
-        requested: SystemTime,
-    ) -> Self {
-        let version = Version::Files {
-            provider: Arc::downgrade(provider),
-            files,
-        };
-        Self(Data::Files { version, requested })
-    }
-
-    /// The version of one column.
-    pub(crate) fn of_column(&self, column: &str) -> Version {
-        match &self.0 {
-            // A missing column has no arrays, as in an empty table.
-            Data::Columns(columns) => columns
-                .get(column)
-                .cloned()
-                .unwrap_or_else(|| Version::from_arrays(&[])),
-            Data::Files { version, .. } => version.clone(),
-            Data::Stated(version) => Version::Stated(version.clone()),
+    /// Of all columns.
+    fn new(version: Version) -> Self {
+        Self {
+            columns: HashMap::new(),
+            version,
         }
     }
 
-    /// The versions of the files, if it is one of files alone.
-    pub(crate) fn files(&self) -> Option<&[FileVersion]> {
-        match &self.0 {
-            Data::Files {
-                version: Version::Files { files, .. },
-                ..
-            } => Some(files),
-            _ => None,
-        }
+    /// The version of one column. One that is missing has no arrays, as in an empty table.
+    pub(crate) fn of_column(&self, column: &str) -> &Version {
+        self.columns.get(column).unwrap_or(&self.version)
+    }
+
+    /// The versions of the files that a table provider has listed.
+    pub(crate) fn listed_files(&self) -> Option<&[FileVersion]> {
+        self.version.listed_files()
     }
 
     /// Whether data read between `before` and this version was of this version, and any change since `before` would be
-    /// visible.
+    /// visible. Columns in memory are those of the scan.
     pub(crate) fn is_settled_since(&self, before: &Self) -> bool {
-        match (&self.0, &before.0) {
-            (Data::Columns(_), Data::Columns(_)) => true,
-            (
-                Data::Files { version: after, .. },
-                Data::Files {
-                    version: before,
-                    requested,
-                },
-            ) => after.matches(before) && before.is_settled_at(*requested),
-            (Data::Stated(after), Data::Stated(before)) => after == before,
-            _ => false,
-        }
+        self.version.matches(&before.version) && before.version.is_settled()
     }
 }
 
@@ -298,18 +270,24 @@ pub(crate) async fn read_version(
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
     let scan = match scan {
-        RelationScan::Stated(StatedScan { version, .. }) => {
-            let now = versioned.version(provider.as_ref());
-            let now = now.filter(|now| now == version);
-            return Ok(now.map(|version| ScanVersion(Data::Stated(version))));
-        }
         RelationScan::Memory { columns, .. } => {
             let columns = columns.iter();
             let versions =
                 columns.map(|(name, chunks)| (name.clone(), Version::from_arrays(chunks)));
-            return Ok(Some(ScanVersion(Data::Columns(versions.collect()))));
+            return Ok(Some(ScanVersion {
+                columns: versions.collect(),
+                ..ScanVersion::new(Version::from_arrays([]))
+            }));
         }
-        RelationScan::Plan(scan) => scan,
+        RelationScan::Plan(PlannedScan {
+            stated: Some(version),
+            ..
+        }) => {
+            let now = versioned.version(provider.as_ref());
+            let now = now.filter(|now| now == version).map(Version::from_stated);
+            return Ok(now.map(ScanVersion::new));
+        }
+        RelationScan::Plan(scan) => &scan.plan,
     };
     let Some(source) = scan.downcast_ref::<DataSourceExec>() else {
         return Ok(None);
@@ -323,7 +301,8 @@ pub(crate) async fn read_version(
     };
     let requested = SystemTime::now();
     let files = file_versions(&format!("of table '{table}'"), files, context).await?;
-    Ok(Some(ScanVersion::from_files(provider, files, requested)))
+    let version = Version::from_files(provider, files, requested);
+    Ok(Some(ScanVersion::new(version)))
 }
 
 /// Reads the version of the files that a plan reads; `None` if it reads anything else.
@@ -338,10 +317,12 @@ pub(crate) async fn version_of_files(
     let Some(scanned) = ScanPlan::of(plan).filter(ScanPlan::reads_files) else {
         return Ok(None);
     };
-    let requested = SystemTime::now();
+    let Some(planned) = scanned.planned_version(&[]) else {
+        return Ok(None);
+    };
     let whose = format!("of '{label}'");
-    let version = scanned.version(&whose, &[], context).await?;
-    Ok(version.map(|version| ScanVersion(Data::Files { version, requested })))
+    let version = scanned.present_version(planned, &whose, context).await?;
+    Ok(Some(ScanVersion::new(version)))
 }
 
 #[cfg(test)]
@@ -371,10 +352,15 @@ mod tests {
         let file = FileVersion::new("s3://b/", meta, None);
         let seen = |seconds| {
             let requested = changed + Duration::from_secs(seconds);
-            ScanVersion::from_files(&provider, vec![file.clone()], requested)
+            ScanVersion::new(Version::from_files(
+                &provider,
+                vec![file.clone()],
+                requested,
+            ))
         };
         assert!(!seen(30).is_settled_since(&seen(1)));
         assert!(seen(30).is_settled_since(&seen(3)));
-        assert!(!seen(30).is_settled_since(&ScanVersion::from_files(&provider, vec![], changed)));
+        let other = ScanVersion::new(Version::from_files(&provider, vec![], changed));
+        assert!(!seen(30).is_settled_since(&other));
     }
 }

@@ -14,7 +14,7 @@ use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::{RepeatedPlan, ScanPlan};
 use crate::exec::common::statistics::{exact, exact_rows};
 use crate::exec::range_lookup::scan::{RelationScan, plan_table_scan};
-use crate::index::table_version::VersionedTypes;
+use crate::kept::table_version::VersionedTypes;
 
 /// The source of a relation's rows.
 #[derive(Debug)]

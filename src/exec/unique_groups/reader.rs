@@ -19,7 +19,7 @@ use crate::exec::common::metrics::summary;
 use crate::exec::unique_groups::ascending::{AscendingColumns, first_and_last};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::{PartialRead, Replay, ReservedBatch};
-use crate::index::giving_pool::GivingPool;
+use crate::kept::giving_pool::GivingPool;
 
 /// The name of the memory consumer in the pool's reports.
 const NAME: &str = "rmq unique groups";

@@ -9,7 +9,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 
 /// Makes range joins show where their build sides come from. One of the last rules of plans of EXPLAIN and EXPLAIN
 /// ANALYZE.

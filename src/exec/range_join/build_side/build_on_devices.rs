@@ -46,7 +46,7 @@ impl BuildSideBuilder {
         let segment = Arc::new(keeper.segment_on_devices(side));
         let found = (segment.known().side, values);
         let target = devices.target();
-        keeper.keep(SegmentedRows::one(segment), target).await?;
+        keeper.keep(SegmentedRows::one(segment), target).await;
         self.join_on_devices(found, devices).map(Some)
     }
 
@@ -132,7 +132,7 @@ impl BuildSideBuilder {
             segments.push(segment);
         }
         self.memory.stop_retaining();
-        kept.keep(segments).await?;
+        kept.keep(segments).await;
         Ok(Some(joins))
     }
 

@@ -197,7 +197,7 @@ impl BuildSideBuilder {
         let (side, segment) = self.build_segment(keeper, kept, rows).await?;
         let is_kept = if is_new {
             let kept = SegmentedRows::one(Arc::clone(&segment));
-            keeper.keep(kept, Target::Cpu).await?
+            keeper.keep(kept, Target::Cpu).await
         } else {
             keeper.shrink();
             true
@@ -208,7 +208,7 @@ impl BuildSideBuilder {
             let indexer = self.indexer()(Waiting::forever());
             let is_restored = segment.sorted().is_restored;
             let (batches, _) = indexer.in_sorting_order(batches, is_restored)?;
-            keeper.persist(&segment, batches, added.as_deref(), memory)?;
+            keeper.persist(&segment, batches, added.as_deref(), memory);
         }
         Ok(side)
     }
@@ -326,7 +326,7 @@ impl BuildSideBuilder {
         }
         let bytes = sides.iter().map(|side| side.registered_bytes()).sum();
         self.metrics.build_mem_used.set_max(bytes);
-        kept.keep(segments).await?;
+        kept.keep(segments).await;
         Ok(Some(sides))
     }
 

@@ -22,7 +22,7 @@ use crate::exec::range_join::build_side::convert_keys::convert_keys;
 use crate::exec::range_join::build_side::device_columns::{ColumnsBuilder, DeviceColumn};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::reserved_index::DeviceBytes;
+use crate::kept::reserved_index::DeviceBytes;
 use crate::sorted::group_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;

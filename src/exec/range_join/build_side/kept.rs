@@ -29,10 +29,8 @@
 //! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -45,8 +43,9 @@ use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::kept_lookup::KeptLookup;
 use crate::exec::range_join::build_side::kept_side::{
-    KeptSegment, KeptSide, RowsKey, Segment, SegmentedRows, Value,
+    JoinValues, KeptSegment, KeptSide, Segment, SegmentedRows,
 };
 use crate::exec::range_join::build_side::persisted::{
     PersistedSide, SideFiles, SideWriter, read_values,
@@ -55,11 +54,11 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::index::catalog::{IndexCatalog, SessionCatalog};
 use crate::index::devices::Target;
-use crate::index::entries::KeptRows;
-use crate::index::giving_pool::GivingPool;
-use crate::index::version::Version;
+use crate::kept::catalog::{IndexCatalog, SessionCatalog};
+use crate::kept::entries::Kept;
+use crate::kept::giving_pool::GivingPool;
+use crate::kept::version::Version;
 use rmq_engine::Comparison;
 
 /// Where a build side is looked for, and kept when it is built.
@@ -67,18 +66,9 @@ use rmq_engine::Comparison;
 pub(crate) struct BuildSideKeeper {
     pub(super) catalog: Arc<IndexCatalog>,
     pub(super) limit: ByteSize,
-    pub(super) key: Arc<RowsKey>,
-    /// The value columns of the join.
-    pub(super) values: Vec<Value>,
-    pub(super) columns: BuildColumns,
+    pub(super) lookup: KeptLookup,
     threshold: Option<(PhysicalExprRef, Comparison)>,
-    /// The plan of the rows. They are in the same order each time if that can be had.
-    plan: Arc<dyn ExecutionPlan>,
-    is_in_order: bool,
     pub(super) context: Arc<TaskContext>,
-    pub(super) version: Version,
-    /// The time before the version was requested.
-    requested: SystemTime,
     /// Whether what is built is kept. Otherwise it is only looked for.
     pub(super) keeps: bool,
     /// The files in which other processes find it, if they can.
@@ -98,56 +88,40 @@ impl BuildSideKeeper {
             return None;
         }
         let catalog = SessionCatalog::of(context.session_config())?;
-        let plan = &in_order(plan)?;
-        let scanned = ScanPlan::of(plan)?;
-        let is_in_order = scanned.is_in_order;
-        let mut keys = over_scan(columns, &scanned)?;
-        let values = keys.split_off(columns.num_equality_keys + 1);
+        let batch_rows = context.session_config().batch_size();
+        let mut lookup = KeptLookup::planned(plan, columns, batch_rows)?;
         let threshold = match threshold {
             Some(threshold) if !is_repeatable(threshold.value.as_ref()) => return None,
             Some(threshold) => {
-                let rows = columns.row_columns.iter().map(|i| values.get(*i).cloned());
+                let rows = columns.row_columns.iter();
+                let rows = rows.map(|i| Some(Arc::clone(&lookup.values.values.get(*i)?.expr)));
                 let rows: Vec<_> = rows.collect::<Option<_>>()?;
                 Some((over(&rows, &threshold.value)?, threshold.comparison))
             }
             None => None,
         };
-        let requested = SystemTime::now();
-        let version = version(&scanned, &keys, context).await?;
-        let values = values.into_iter();
-        let values = values.map(|expr| Value::new(expr, &scanned, |_| true));
-        let (values, plan_key) = (values.collect(), scanned.key);
+        lookup.version = version_now(&lookup, context).await?;
+        lookup.is_planned = false;
         let keeps = GivingPool::may_keep(context.memory_pool(), &catalog);
-        let key = RowsKey {
-            plan: plan_key,
-            keys,
-            batch_rows: context.session_config().batch_size(),
-        };
         let directory = options.index_directory.as_str();
         // Values may be missing in files, and added only to rows in order.
-        let files = (!directory.is_empty() && is_in_order)
-            .then(|| SideFiles::of(directory, &key, &version))
+        let files = (!directory.is_empty() && lookup.is_in_order)
+            .then(|| SideFiles::of(directory, &lookup.key, &lookup.version))
             .flatten();
         Some(Self {
             catalog,
             limit: options.index_memory_limit,
-            files: files.map(Arc::new),
-            key: Arc::new(key),
-            values,
-            columns: columns.clone(),
+            lookup,
             threshold,
-            plan: Arc::clone(plan),
-            is_in_order,
             context: Arc::clone(context),
-            version,
-            requested,
             keeps,
+            files: files.map(Arc::new),
         })
     }
 
     /// Whether values may be added to the rows, which come in the same order each time.
     pub(crate) fn is_in_order(&self) -> bool {
-        self.is_in_order
+        self.lookup.is_in_order
     }
 
     /// Whether devices are open, which may have rows.
@@ -157,17 +131,14 @@ impl BuildSideKeeper {
 
     /// The plan that reads the rows.
     pub(crate) fn plan(&self) -> &Arc<dyn ExecutionPlan> {
-        &self.plan
+        &self.lookup.plan
     }
 
-    /// The rows, if they are kept in one segment: with all values that the join needs, or those to which they can be
-    /// added.
+    /// The rows, if the CPU has sorted them in one segment: with all values that the join needs, or those to which they
+    /// can be added.
     pub(crate) fn find(&self) -> Option<Arc<Segment>> {
-        let complete = self.find_if::<Segment>(|_, segment| self.missing(segment).is_empty());
-        let is_complete = complete.is_some();
-        let (mut found, _) =
-            complete.or_else(|| self.find_if(|kept, _| self.is_in_order && kept.is_in_order))?;
-        if !is_complete && !self.keeps {
+        let (mut found, _) = self.find_whole::<Segment>(true)?;
+        if !self.keeps && !self.missing(&found).is_empty() {
             // The values are this query's own.
             found = Arc::new(found.copy());
         }
@@ -176,46 +147,33 @@ impl BuildSideKeeper {
         Some(found)
     }
 
-    /// The rows in the only segment of a side that `matches` and may serve the join, and where they are.
-    pub(super) fn find_if<S: KeptSegment>(
-        &self,
-        matches: impl Fn(&KeptSide<S>, &S) -> bool,
-    ) -> Option<(Arc<S>, Target)> {
-        self.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::<S>::of(rows.as_ref())?;
-            let segment = kept.only_segment()?;
-            let is_found = kept.key == self.key
-                && kept.may_serve(&self.columns)
-                && !kept.has_failed()
-                && matches(kept, segment)
-                && version.matches(&self.version);
-            is_found.then(|| (Arc::clone(segment), kept.target.clone()))
-        })
+    /// The rows in the only segment of a side, and where they are: one with all values that the join needs, or else,
+    /// with `may_add`, one to which they can be added.
+    pub(super) fn find_whole<S: KeptSegment>(&self, may_add: bool) -> Option<(Arc<S>, Target)> {
+        let find = |may_add| {
+            self.catalog.find(|kept, version| {
+                let kept = KeptSide::<S>::of(kept.as_ref())?;
+                let segment = self.lookup.whole(kept, version, may_add)?;
+                Some((Arc::clone(segment), kept.target.clone()))
+            })
+        };
+        find(false).or_else(|| may_add.then(|| find(true))?)
     }
 
-    /// The rows, if they are kept in the order of the input, in however many segments.
-    pub(crate) fn find_in_order(&self) -> Option<Arc<dyn KeptRows>> {
-        self.catalog.find_rows(|rows, version| {
-            let is_found = rows.has_key(self.key.as_ref()) && version.matches(&self.version);
-            is_found.then(|| Arc::clone(rows))
-        })
+    /// Whether this is the rows in the order of the input, in however many segments.
+    pub(crate) fn is_of(&self, kept: &dyn Kept, version: &Version) -> bool {
+        kept.has_key(self.lookup.key.as_ref()) && version.matches(&self.lookup.version)
     }
 
     /// The columns of a segment that are missing in it, as indexes among the values, and what of them.
     pub(crate) fn missing(&self, kept: &Segment) -> Vec<(usize, Structures)> {
-        missing_in(&kept.prepared(&self.values), &self.columns)
+        kept.missing(&self.lookup.values)
     }
 
     /// Whether the rows that have been read are those of the version that was looked for.
     pub(crate) async fn is_unchanged(&self) -> bool {
-        if !self.version.has_files() {
-            return true;
-        }
-        let Some(scanned) = ScanPlan::of(&self.plan) else {
-            return false;
-        };
-        let now = version(&scanned, &self.key.keys, &self.context).await;
-        now.is_some_and(|now| now.matches(&self.version))
+        let now = version_now(&self.lookup, &self.context).await;
+        now.is_some_and(|now| now.matches(&self.lookup.version))
     }
 
     /// Adds what was built of these of the values.
@@ -224,7 +182,7 @@ impl BuildSideKeeper {
         kept: &Segment,
         prepared: impl IntoIterator<Item = (usize, PreparedColumn)>,
     ) {
-        kept.add(&self.values, prepared);
+        kept.add(&self.lookup.values.values, prepared);
     }
 
     /// The build side of the join, from rows that lack no value. What it takes is registered in the pool of
@@ -238,12 +196,15 @@ impl BuildSideKeeper {
         indexer: &SortAndIndex,
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
-        let prepared = kept.prepared(&self.values);
-        if !missing_in(&prepared, &self.columns).is_empty() {
+        let JoinValues {
+            columns, values, ..
+        } = &self.lookup.values;
+        let prepared = kept.prepared(values);
+        if !self.lookup.values.missing_in(&prepared).is_empty() {
             return internal_err!("a kept build side lacks values");
         }
         let row_order = kept.row_order(indexer, &prepared)?;
-        let rows = self.columns.row_columns.iter();
+        let rows = columns.row_columns.iter();
         let rows = rows.filter_map(|i| prepared.get(*i)?.rows().cloned());
         let threshold = match &self.threshold {
             Some(compared) => kept.threshold_index(compared, rows.collect(), indexer.threads),
@@ -254,10 +215,12 @@ impl BuildSideKeeper {
     }
 
     /// A keeper of a segment of the rows, with these values of other columns that have the same keys.
-    pub(super) fn with_values(&self, columns: &BuildColumns, values: Vec<Value>) -> Self {
+    pub(super) fn with_values(&self, values: JoinValues) -> Self {
         Self {
-            columns: columns.clone(),
-            values,
+            lookup: KeptLookup {
+                values,
+                ..self.lookup.clone()
+            },
             // Those of the whole side.
             files: None,
             ..self.clone()
@@ -274,13 +237,13 @@ impl BuildSideKeeper {
 
     /// The rows of this version are those of a named index, once a query keeps them.
     pub(crate) fn expect(&self, name: &str) {
-        let key = Arc::clone(&self.key) as _;
-        self.catalog.expect(name, key, self.version.clone());
+        let key = Arc::clone(&self.lookup.key) as _;
+        self.catalog.expect(name, key, self.lookup.version.clone());
     }
 
     /// Whether a change of the files since the version was requested would be seen.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.version.has_files() || self.version.is_settled_at(self.requested)
+        self.lookup.version.is_settled()
     }
 
     /// The rows in files, if other processes have written them.
@@ -291,7 +254,7 @@ impl BuildSideKeeper {
         let Some(files) = self.files.clone().filter(|_| self.keeps) else {
             return Ok(None);
         };
-        let may_be_restored = !self.columns.row_order_matters();
+        let may_be_restored = !self.lookup.values.columns.row_order_matters();
         blocking(move |_| Ok(PersistedSide::open(&files, may_be_restored))).await
     }
 
@@ -306,13 +269,13 @@ impl BuildSideKeeper {
         indexer: &SortAndIndex,
         memory: &MemoryReservation,
     ) -> Result<Option<Arc<Segment>>> {
-        let Some(sorted) = persisted.read(&self.types()?, indexer, memory)? else {
+        let Some(sorted) = persisted.read(&self.lookup.values.types, indexer, memory)? else {
             return Ok(None);
         };
         let segment = Arc::new(Segment::loaded(sorted));
         self.load_values(&segment, indexer, memory)?;
         let segments = SegmentedRows::one(Arc::clone(&segment));
-        self.keep_segments(segments, Target::Cpu)?;
+        self.keep_segments(segments, Target::Cpu);
         Ok(Some(segment))
     }
 
@@ -329,10 +292,11 @@ impl BuildSideKeeper {
         let Some(files) = self.files.as_ref().filter(|_| self.keeps) else {
             return Ok(());
         };
+        let JoinValues { types, values, .. } = &self.lookup.values;
         let missing = self.missing(kept).into_iter();
-        let missing = missing.map(|(i, needs)| (i, &self.values[i], needs));
-        let (missing, types) = (missing.collect(), self.types()?);
-        let loaded = read_values(files, missing, &types, kept.sorted(), indexer, memory)?;
+        let missing = missing.map(|(i, needs)| (i, &values[i], needs));
+        let missing = missing.collect();
+        let loaded = read_values(files, missing, types, kept.sorted(), indexer, memory)?;
         self.add(kept, loaded);
         Ok(())
     }
@@ -344,40 +308,25 @@ impl BuildSideKeeper {
 
     /// Writes rows to files, or values that were added to rows. `batches` are the rows in the order in which they are
     /// numbered. Returns at once.
-    ///
-    /// # Errors
-    /// An error if a column has no type.
     pub(crate) fn persist(
         &self,
         segment: &Arc<Segment>,
         batches: Vec<RecordBatch>,
         added: Option<&[usize]>,
         memory: MemoryReservation,
-    ) -> Result<()> {
+    ) {
         let Some(files) = &self.files else {
-            return Ok(());
+            return;
         };
-        let values = self.values.iter().cloned().enumerate();
-        let values = values.filter(|(i, _)| added.is_none_or(|added| added.contains(i)));
         let writer = SideWriter {
             files: Arc::clone(files),
-            columns: self.columns.clone(),
-            types: self.types()?,
+            values: self.lookup.values.clone(),
             segment: Arc::clone(segment),
             batches,
-            values: values.collect(),
-            writes_rows: added.is_none(),
+            added: added.map(<[usize]>::to_vec),
             memory,
         };
         writer.spawn();
-        Ok(())
-    }
-
-    /// The types of the columns.
-    pub(super) fn types(&self) -> Result<Vec<DataType>> {
-        let schema = self.columns.schema(&self.plan.schema())?;
-        let fields = schema.fields().iter();
-        Ok(fields.map(|field| field.data_type().clone()).collect())
     }
 
     /// Whether rows that have been read may be kept: not if a file has changed meanwhile, or may have.
@@ -385,56 +334,48 @@ impl BuildSideKeeper {
         self.keeps && self.is_settled() && self.is_unchanged().await
     }
 
-    /// The type of the range key.
-    pub(super) fn key_type(&self) -> Result<DataType> {
-        let range_key = self.columns.range_key(self.columns.expressions());
-        range_key.data_type(&self.plan.schema())
-    }
-
     /// Keeps rows for later queries, unless a file has changed or may have while it was read; returns whether it does.
-    ///
-    /// # Errors
-    /// An error if the range key has no type.
     pub(crate) async fn keep<S: KeptSegment>(
         &self,
         rows: SegmentedRows<S>,
         target: Target,
-    ) -> Result<bool> {
+    ) -> bool {
         let keeps = self.may_keep().await;
         if keeps {
-            self.keep_segments(rows, target)?;
+            self.keep_segments(rows, target);
         }
-        Ok(keeps)
+        keeps
     }
 
-    fn keep_segments<S: KeptSegment>(&self, rows: SegmentedRows<S>, target: Target) -> Result<()> {
+    fn keep_segments<S: KeptSegment>(&self, rows: SegmentedRows<S>, target: Target) {
+        let JoinValues { columns, types, .. } = &self.lookup.values;
         let kept = KeptSide {
-            key: Arc::clone(&self.key),
-            label: self.columns.key_label(),
-            key_type: self.key_type()?,
-            is_in_order: self.is_in_order,
+            key: Arc::clone(&self.lookup.key),
+            label: columns.key_label(),
+            key_type: columns.range_key(types).clone(),
+            is_in_order: self.lookup.is_in_order,
             target,
             rows,
         };
-        let version = self.version.clone();
-        self.catalog.keep_rows(Arc::new(kept), version, self.limit);
-        Ok(())
+        let version = self.lookup.version.clone();
+        self.catalog.keep(Arc::new(kept), version, self.limit);
     }
 
     /// Whether all `rows` should be read and kept: queries have read that number of them without keeping them. Counts
     /// anew then, as memory may not suffice to keep them.
     pub(crate) fn is_worth_keeping(&self, rows: usize) -> bool {
         let reads = &self.catalog.pruned_reads;
-        let is_worth_keeping = self.keeps && reads.rows(self.key.as_ref()) >= rows;
+        let key = self.lookup.key.as_ref();
+        let is_worth_keeping = self.keeps && reads.rows(key) >= rows;
         if is_worth_keeping {
-            reads.forget(self.key.as_ref());
+            reads.forget(key);
         }
         is_worth_keeping
     }
 
     /// Adds rows that a query has read of these rows without keeping them.
     pub(crate) fn add_read(&self, rows: usize) {
-        let key = Arc::clone(&self.key);
+        let key = Arc::clone(&self.lookup.key);
         self.catalog.pruned_reads.add(key, rows);
     }
 
@@ -444,42 +385,19 @@ impl BuildSideKeeper {
     }
 }
 
-/// What is missing of the value columns, as their indexes, and what of them.
-pub(super) fn missing_in(
-    prepared: &[PreparedColumn],
-    columns: &BuildColumns,
-) -> Vec<(usize, Structures)> {
-    let missing = prepared.iter().enumerate();
-    let missing = missing.map(|(i, prepared)| (i, prepared.missing(&columns.structures(i))));
-    missing.filter(|(_, needs)| !needs.is_empty()).collect()
-}
-
-/// The same plan, in the same order each time if that can be had; `None` if it can't be compared with others.
-pub(super) fn in_order(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
-    let is_in_order = ScanPlan::of(plan)?.is_in_order;
-    // Of a scan. Operators above one would have to be replaced, too, and their metrics with them.
-    let ordered = (!is_in_order).then(|| plan.with_preserve_order(true));
-    Some(ordered.flatten().unwrap_or_else(|| Arc::clone(plan)))
-}
-
-/// Columns as expressions over the scan; `None` if one may have another value for the same row the next time.
-pub(super) fn over_scan(
-    columns: &BuildColumns,
-    scanned: &ScanPlan<'_>,
-) -> Option<Vec<PhysicalExprRef>> {
-    let expressions = columns.expressions().iter();
-    expressions.map(|expr| scanned.over_scan(expr)).collect()
-}
-
-/// The version of what is scanned, if it can be told. That a file is gone is for its scan to say.
-async fn version(
-    scanned: &ScanPlan<'_>,
-    keys: &[PhysicalExprRef],
-    context: &TaskContext,
-) -> Option<Version> {
-    let version = scanned.version("of a range join", keys, context).await;
-    version.unwrap_or_else(|error| {
-        log::debug!("the rows of a range join are not kept: {error}");
-        None
-    })
+/// The present version of what is looked for, if it can be told. That a file is gone is for its scan to say.
+async fn version_now(lookup: &KeptLookup, context: &TaskContext) -> Option<Version> {
+    if !lookup.version.has_files() {
+        return Some(lookup.version.clone());
+    }
+    let scanned = ScanPlan::of(&lookup.plan)?;
+    let planned = lookup.version.clone();
+    let version = scanned.present_version(planned, "of a range join", context);
+    match version.await {
+        Ok(version) => Some(version),
+        Err(error) => {
+            log::debug!("the rows of a range join are not kept: {error}");
+            None
+        }
+    }
 }

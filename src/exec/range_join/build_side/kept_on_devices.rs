@@ -13,9 +13,10 @@ use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Value};
+use crate::exec::range_join::build_side::kept_side::{JoinValues, KeptSegment, Value};
 use crate::index::devices::Target;
-use crate::index::version::Version;
+use crate::kept::entries::KeptMemory;
+use crate::kept::version::Version;
 
 /// Rows that devices have sorted, and what they have of their values.
 #[derive(Debug)]
@@ -37,7 +38,12 @@ impl KnownValues {
         }
     }
 
-    /// The values of a join, as indexes among those of the side; `None` if devices lack something of what it `needs`.
+    /// The values of a join, as indexes among those of the side; `None` if devices lack something of what it needs.
+    fn find_all(&self, values: &JoinValues) -> Option<Vec<usize>> {
+        self.find(&values.values, &values.needs())
+    }
+
+    /// As [`Self::find_all`], with what the join `needs` of each value.
     fn find(&self, values: &[Value], needs: &[Structures]) -> Option<Vec<usize>> {
         let values = values.iter().zip(needs);
         let values = values.map(|(value, needs)| {
@@ -48,16 +54,16 @@ impl KnownValues {
     }
 
     /// What has to be added for a join that needs these values.
-    fn missing(&self, values: &[Value], needs: &[Structures]) -> MissingValues {
+    fn missing(&self, values: &JoinValues) -> MissingValues {
         let is_whole = |value: &Value| value.version.as_ref().is_none_or(Version::is_whole);
         let kept = (0..self.values.len()).filter(|i| is_whole(&self.values[*i]));
         let mut kept: Vec<usize> = kept.collect();
         let mut added = vec![];
-        for (i, (value, needs)) in values.iter().zip(needs).enumerate() {
+        for (i, (value, needs)) in values.values.iter().zip(values.needs()).enumerate() {
             let mut known = self.values.iter().zip(self.side.values()).enumerate();
             let known = known.find(|(_, (known, _))| known.is(value));
             let Some((known, (_, column))) = known else {
-                added.push((i, needs.clone()));
+                added.push((i, needs));
                 continue;
             };
             if !needs.are_among(&column.built) {
@@ -113,24 +119,25 @@ impl KeptSegment for DeviceSegment {
         self.lock().find(&other.values, &needs).is_some()
     }
 
+    fn has_all(&self, values: &JoinValues) -> bool {
+        self.lock().find_all(values).is_some()
+    }
+
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.lock().side) == 1
     }
 
-    fn bytes(&self) -> usize {
-        self.lock().side.bytes()
-    }
-
-    /// None: indexes with names are on the CPU.
-    fn value_bytes(&self) -> usize {
-        0
+    /// Values are not told apart, as indexes with names are on the CPU.
+    fn memory(&self) -> KeptMemory {
+        let side = &self.lock().side;
+        KeptMemory {
+            host: side.bytes(),
+            values: 0,
+            device: side.device_bytes(),
+        }
     }
 
     fn drop_values(&self) {}
-
-    fn device_bytes(&self) -> usize {
-        self.lock().side.device_bytes()
-    }
 
     fn disk(&self) -> Option<&'static str> {
         None
@@ -141,17 +148,7 @@ impl BuildSideKeeper {
     /// The rows, if devices have them in one segment: with all values that the join needs, or those to which they can
     /// be added. And these devices.
     pub(crate) fn find_on_devices(&self) -> Option<(Arc<DeviceSegment>, Target)> {
-        let needs = self.needs();
-        let may_add = self.is_in_order() && self.keeps;
-        self.find_if(|kept, segment: &DeviceSegment| {
-            may_find(kept, segment, may_add, (&self.values, &needs))
-        })
-    }
-
-    /// The structures that the join needs of each value.
-    fn needs(&self) -> Vec<Structures> {
-        let values = 0..self.values.len();
-        values.map(|i| self.columns.structures(i)).collect()
+        self.find_whole(self.keeps)
     }
 
     /// What devices have of a segment, and the values of the join, as indexes among those of its side. Those that are
@@ -165,8 +162,8 @@ impl BuildSideKeeper {
         builder: DeviceBuilder,
         read: impl AsyncFnOnce() -> Result<Option<CollectedRows>>,
     ) -> Result<Option<(Arc<DeviceSide>, Vec<usize>)>> {
-        let (known, needs) = (segment.known(), self.needs());
-        if let Some(values) = known.find(&self.values, &needs) {
+        let (known, needed) = (segment.known(), &self.lookup.values);
+        if let Some(values) = known.find_all(needed) {
             return Ok(Some((known.side, values)));
         }
         let Some(rows) = read().await?.map(Arc::new) else {
@@ -175,9 +172,9 @@ impl BuildSideKeeper {
         if !self.is_unchanged().await {
             return Ok(None);
         }
-        let missing = known.missing(&self.values, &needs);
+        let missing = known.missing(needed);
         let kept = missing.kept.iter().map(|i| &known.values[*i]);
-        let added = missing.added.iter().map(|(i, _)| &self.values[*i]);
+        let added = missing.added.iter().map(|(i, _)| &needed.values[*i]);
         let values = kept.chain(added).cloned().collect();
         let side = Arc::clone(&known.side);
         let started = Instant::now();
@@ -185,7 +182,7 @@ impl BuildSideKeeper {
         let side = builder.add_values(side, rows, missing).await?;
         metrics.record_build(started);
         let complete = KnownValues::new(side, values);
-        let Some(values) = complete.find(&self.values, &needs) else {
+        let Some(values) = complete.find_all(needed) else {
             return internal_err!("a kept build side lacks values that were added");
         };
         let side = Arc::clone(&complete.side);
@@ -196,16 +193,6 @@ impl BuildSideKeeper {
 
     /// A segment of rows that devices have sorted, with all values of the join.
     pub(super) fn segment_on_devices(&self, side: DeviceSide) -> DeviceSegment {
-        DeviceSegment::new(KnownValues::new(side, self.values.clone()))
+        DeviceSegment::new(KnownValues::new(side, self.lookup.values.values.clone()))
     }
-}
-
-/// Whether a join of these values can find what it needs of them in the only segment of a side, or have it added there.
-pub(super) fn may_find(
-    kept: &KeptSide<DeviceSegment>,
-    segment: &DeviceSegment,
-    may_add: bool,
-    (values, needs): (&[Value], &[Structures]),
-) -> bool {
-    may_add && kept.is_in_order || segment.known().find(values, needs).is_some()
 }

@@ -8,9 +8,9 @@
 //!   and one more                  [ 90,000 rows                     ][ 9,000 + 200 + 6,000 ]
 //! ```
 //!
-//! A segment is sorted anew together with those after it if it is not at least twice as large as these, or small. So
-//! there are O(log n) segments of n rows, and each row is sorted O(log n) times, besides those of small segments. Once
-//! searching several segments instead of one has taken as long as sorting all rows, all are sorted anew.
+//! A segment is sorted anew together with those after it if it is at most twice as large as these, or small
+//! (`kept/growth.rs`). Once searching several segments instead of one has taken as long as sorting all rows, all are
+//! sorted anew.
 //!
 //! The batches or files of the kept version must be among those of the new one, in the same order
 //! (`Version::added_since`). Those of a table with several partitions, and files by their names, may come between them,
@@ -30,19 +30,15 @@ use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlanProperties;
 
-use crate::exec::common::pieces::{Pieces, over_pieces};
+use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::kept::{BuildSideKeeper, over_scan};
+use crate::exec::range_join::build_side::kept::BuildSideKeeper;
+use crate::exec::range_join::build_side::kept_lookup::{Division, over_scan};
 use crate::exec::range_join::build_side::kept_side::{
-    KeptSegment, KeptSide, RowsKey, Searches, SegmentedRows, Value,
+    JoinValues, KeptSegment, KeptSide, Searches, SegmentedRows, Value,
 };
 use crate::index::devices::Target;
-use crate::index::version::Version;
-
-/// Twice as many rows are worth a segment. Fewer take less time to sort than a search of one more segment, which also
-/// takes some 100 kB.
-const SMALL_ROWS: usize = 1 << 10;
 
 /// The segments of a build side, some of which are kept.
 #[derive(Debug)]
@@ -68,154 +64,6 @@ pub(crate) struct SegmentPart<S> {
     pub(crate) kept: Option<Arc<S>>,
 }
 
-/// The rows whose segments are looked for.
-#[derive(Debug)]
-pub(super) struct WantedRows<'a> {
-    key: &'a RowsKey,
-    version: &'a Version,
-    /// Whether it has of files what their store told when they were listed.
-    is_planned: bool,
-    pieces: Pieces,
-    /// Whether the order of equal keys decides.
-    needs_order: bool,
-}
-
-/// The rows of a version, divided into segments.
-#[derive(Debug)]
-pub(super) struct Division<S> {
-    /// Those that are kept. The rest are rows of the last.
-    kept: Vec<Arc<S>>,
-    has_rest: bool,
-    segment_of: Vec<usize>,
-    rows: usize,
-    searches: Searches,
-}
-
-impl<'a> WantedRows<'a> {
-    /// `None` if the plan does not scan one table, or not in the order that the join needs.
-    pub(super) fn of(
-        scanned: &ScanPlan<'_>,
-        key: &'a RowsKey,
-        version: &'a Version,
-        needs_order: bool,
-        is_planned: bool,
-    ) -> Option<Self> {
-        if !scanned.is_in_order || needs_order && scanned.deals_out_batches() {
-            return None;
-        }
-        Some(Self {
-            key,
-            version,
-            is_planned,
-            pieces: scanned.pieces()?,
-            needs_order,
-        })
-    }
-
-    /// The segments of these rows, some of which are those of a side that is kept in an older version. `None` if all
-    /// rows have to be sorted anew.
-    pub(super) fn divide<S: KeptSegment>(
-        &self,
-        kept: &KeptSide<S>,
-        older: &Version,
-    ) -> Option<Division<S>> {
-        if !kept.is_in_order
-            || kept.has_failed()
-            || !self.key.may_extend(&kept.key)
-            || self.needs_order && kept.is_restored()
-        {
-            return None;
-        }
-        let added = self.added_since(kept, older)?;
-        let (mut known, tail) = (kept.segment_numbers(), kept.rows.segments.len());
-        let numbers = added.into_iter();
-        let numbers = numbers.map(|is_added| if is_added { Some(tail) } else { known.next() });
-        let mut segment_of: Vec<usize> = numbers.collect::<Option<_>>()?;
-        if self.needs_order && !segment_of.is_sorted() {
-            return None;
-        }
-        let mut segments = kept.rows.segments.clone();
-        let mut rows = self.rows_of_segments(kept, &segment_of);
-        let all_rows = rows.iter().sum();
-        let has_rest = segment_of.contains(&tail);
-        if let Some(mut rest) = rows.pop().filter(|_| has_rest) {
-            while let Some(last) = rows.pop_if(|last| *last < 2 * rest.max(SMALL_ROWS)) {
-                rest += last;
-                segments.pop();
-            }
-            let number = segments.len();
-            let of_batches = segment_of.iter_mut();
-            of_batches.for_each(|segment| *segment = (*segment).min(number));
-        }
-        let number = segments.len() + usize::from(has_rest);
-        if number < 2 || kept.rows.searches.justify_sorting(all_rows) {
-            return None;
-        }
-        Some(Division {
-            kept: segments,
-            has_rest,
-            segment_of,
-            rows: all_rows,
-            searches: kept.rows.searches.clone(),
-        })
-    }
-}
-
-impl WantedRows<'_> {
-    /// Which pieces are not among those of a side that is kept in an older version.
-    fn added_since<S: KeptSegment>(
-        &self,
-        kept: &KeptSide<S>,
-        older: &Version,
-    ) -> Option<Vec<bool>> {
-        let pieces = self.pieces.len();
-        let added = self.version.added_since(older, pieces, self.is_planned)?;
-        match self.pieces {
-            Pieces::Batches(_) => Some(added),
-            Pieces::Files(_) => {
-                // A plan may read other parts of the same files, or with other values of partition columns.
-                let by_plan = self.key.plan.files_added_since(&kept.key.plan)?;
-                (added == by_plan).then_some(added)
-            }
-        }
-    }
-
-    /// The rows of each segment of a side that is kept, and those of the rest. Those of files are estimated.
-    fn rows_of_segments<S: KeptSegment>(
-        &self,
-        kept: &KeptSide<S>,
-        segment_of: &[usize],
-    ) -> Vec<usize> {
-        let tail = kept.rows.segments.len();
-        let mut rows = vec![0; tail + 1];
-        match &self.pieces {
-            Pieces::Batches(batches) => {
-                for (number, batch_rows) in segment_of.iter().zip(batches) {
-                    rows[*number] += batch_rows;
-                }
-            }
-            Pieces::Files(files) => {
-                let (mut kept_bytes, mut added_bytes) = (0, 0);
-                for (number, bytes) in segment_of.iter().zip(files) {
-                    let bytes_of = if *number == tail {
-                        &mut added_bytes
-                    } else {
-                        &mut kept_bytes
-                    };
-                    *bytes_of += u128::from(*bytes);
-                }
-                for (rows, segment) in rows.iter_mut().zip(&kept.rows.segments) {
-                    *rows = segment.total_rows();
-                }
-                let kept_rows: usize = rows.iter().sum();
-                let added = kept_rows as u128 * added_bytes / kept_bytes.max(1);
-                rows[tail] = usize::try_from(added).unwrap_or(usize::MAX);
-            }
-        }
-        rows
-    }
-}
-
 impl<S: KeptSegment> KeptSegments<S> {
     /// The segments of the build side for which `keeper` has found no single one, if there are any. Their values are
     /// those of `columns`, which have the same keys.
@@ -223,15 +71,11 @@ impl<S: KeptSegment> KeptSegments<S> {
         if !keeper.keeps {
             return None;
         }
-        let scanned = ScanPlan::of(keeper.plan())?;
-        let needs_order = keeper.columns.row_order_matters();
-        let wanted = WantedRows::of(&scanned, &keeper.key, &keeper.version, needs_order, false)?;
-        let found = keeper.catalog.find_rows(|rows, version| {
-            let kept = KeptSide::<S>::of(rows.as_ref())?;
-            let division = wanted.divide(kept, version)?;
-            Some((division, kept.target.clone()))
-        });
-        let (division, target) = found?;
+        let lookup = &keeper.lookup;
+        let (division, target) = keeper.catalog.find(|kept, version| {
+            let kept = KeptSide::<S>::of(kept.as_ref())?;
+            Some((lookup.divide(kept, version)?, kept.target.clone()))
+        })?;
         let Division {
             kept,
             has_rest,
@@ -239,19 +83,21 @@ impl<S: KeptSegment> KeptSegments<S> {
             rows,
             searches,
         } = division;
+        let scanned = ScanPlan::of(&lookup.plan)?;
         let values = over_scan(columns, &scanned)?.split_off(columns.num_equality_keys + 1);
         let kept = kept.into_iter().map(Some).chain(has_rest.then_some(None));
         let parts = kept.enumerate().map(|(number, kept)| {
             let is_read = |batch: usize| segment_of[batch] == number;
             let values = values.iter();
             let values = values.map(|expr| Value::new(Arc::clone(expr), &scanned, is_read));
-            SegmentPart {
-                keeper: Arc::new(keeper.with_values(columns, values.collect())),
+            let values = JoinValues::new(columns, values.collect(), &lookup.plan.schema())?;
+            Some(SegmentPart {
+                keeper: Arc::new(keeper.with_values(values)),
                 kept,
-            }
+            })
         });
         Some(Self {
-            parts: parts.collect(),
+            parts: parts.collect::<Option<_>>()?,
             keeper: keeper.clone(),
             target,
             rows,
@@ -261,21 +107,17 @@ impl<S: KeptSegment> KeptSegments<S> {
     }
 
     /// Keeps the segments, unless all have been kept before.
-    ///
-    /// # Errors
-    /// An error if the range key has no type.
-    pub(crate) async fn keep(self, segments: Vec<Arc<S>>) -> Result<()> {
+    pub(crate) async fn keep(self, segments: Vec<Arc<S>>) {
         if self.parts.iter().all(|part| part.kept.is_some()) {
             self.keeper.shrink();
-            return Ok(());
+            return;
         }
         let rows = SegmentedRows {
             segments,
             segment_of: self.segment_of,
             searches: self.searches,
         };
-        self.keeper.keep(rows, self.target).await?;
-        Ok(())
+        self.keeper.keep(rows, self.target).await;
     }
 
     /// Reads the rows of a segment.

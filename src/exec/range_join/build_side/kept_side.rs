@@ -8,11 +8,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::common::plan_key::{PlanKey, ScanPlan};
+use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::row_order::RowOrder;
@@ -20,9 +21,10 @@ use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::devices::Target;
-use crate::index::entries::KeptRows;
-use crate::index::on_disk::OnDisk;
-use crate::index::version::Version;
+use crate::kept::entries::{Description, Kept, KeptMemory};
+use crate::kept::named_index::NamedIndex;
+use crate::kept::on_disk::OnDisk;
+use crate::kept::version::Version;
 use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
 
@@ -75,6 +77,45 @@ impl Value {
     }
 }
 
+/// The values that a join needs of its build side.
+#[derive(Debug, Clone)]
+pub(crate) struct JoinValues {
+    /// The columns of the build side, and their types.
+    pub(super) columns: BuildColumns,
+    pub(super) types: Vec<DataType>,
+    /// The value columns among them.
+    pub(super) values: Vec<Value>,
+}
+
+impl JoinValues {
+    /// Of columns over an input of this schema. `None` if one of them has no type.
+    pub(super) fn new(columns: &BuildColumns, values: Vec<Value>, input: &Schema) -> Option<Self> {
+        let schema = columns.schema(input).ok()?;
+        let types = schema
+            .fields()
+            .iter()
+            .map(|field| field.data_type().clone());
+        Some(Self {
+            columns: columns.clone(),
+            types: types.collect(),
+            values,
+        })
+    }
+
+    /// The structures that the join needs of each.
+    pub(super) fn needs(&self) -> Vec<Structures> {
+        let values = 0..self.values.len();
+        values.map(|i| self.columns.structures(i)).collect()
+    }
+
+    /// What is missing, where this is built of each: the indexes of values, and what of them.
+    pub(super) fn missing_in(&self, built: &[PreparedColumn]) -> Vec<(usize, Structures)> {
+        let missing = built.iter().zip(self.needs()).enumerate();
+        let missing = missing.map(|(i, (built, needs))| (i, built.missing(&needs)));
+        missing.filter(|(_, needs)| !needs.is_empty()).collect()
+    }
+}
+
 /// Rows that are sorted together, and what queries have needed of their values.
 pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// The number of rows, with those that can't match.
@@ -89,20 +130,17 @@ pub(crate) trait KeptSegment: Debug + Send + Sync + 'static {
     /// Whether all that `other` has can be found here.
     fn has_all_of(&self, other: &Self) -> bool;
 
+    /// Whether these values are there, with all that the join needs of them.
+    fn has_all(&self, values: &JoinValues) -> bool;
+
     /// Whether no query uses the rows.
     fn is_idle(&self) -> bool;
 
-    /// Bytes of host memory.
-    fn bytes(&self) -> usize;
+    /// The memory that it takes.
+    fn memory(&self) -> KeptMemory;
 
-    /// Those of values that can be read again.
-    fn value_bytes(&self) -> usize;
-
-    /// Drops these.
+    /// Drops the values that can be read again.
     fn drop_values(&self);
-
-    /// Bytes of each device.
-    fn device_bytes(&self) -> usize;
 
     /// Whether the rows are in files, as `rmq_indexes()` tells.
     fn disk(&self) -> Option<&'static str>;
@@ -207,9 +245,9 @@ struct Threshold {
 }
 
 impl<S: KeptSegment> KeptSide<S> {
-    /// The side, if the rows are one.
-    pub(super) fn of(rows: &dyn KeptRows) -> Option<&Self> {
-        (rows as &dyn Any).downcast_ref()
+    /// The side, if this is one.
+    pub(super) fn of(kept: &dyn Kept) -> Option<&Self> {
+        (kept as &dyn Any).downcast_ref()
     }
 
     /// The only segment.
@@ -295,6 +333,11 @@ impl Segment {
             parts: Mutex::new(self.parts().clone()),
             disk: Arc::clone(&self.disk),
         }
+    }
+
+    /// The value columns that are missing, by their indexes, and what of them.
+    pub(super) fn missing(&self, values: &JoinValues) -> Vec<(usize, Structures)> {
+        values.missing_in(&self.prepared(&values.values))
     }
 
     /// What is kept of each value.
@@ -396,28 +439,29 @@ impl KeptSegment for Segment {
         })
     }
 
+    fn has_all(&self, values: &JoinValues) -> bool {
+        self.missing(values).is_empty()
+    }
+
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.sorted) == 1
     }
 
-    fn bytes(&self) -> usize {
-        self.sorted.registered_bytes() + self.value_bytes()
-    }
-
-    fn value_bytes(&self) -> usize {
+    fn memory(&self) -> KeptMemory {
         let parts = self.parts();
         let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
         let orders = parts.orders.iter().map(|order| order.bytes());
         let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        values.chain(orders).chain(thresholds).sum()
+        let values = values.chain(orders).chain(thresholds).sum();
+        KeptMemory {
+            host: self.sorted.registered_bytes() + values,
+            values,
+            device: 0,
+        }
     }
 
     fn drop_values(&self) {
         *self.parts() = Parts::default();
-    }
-
-    fn device_bytes(&self) -> usize {
-        0
     }
 
     fn disk(&self) -> Option<&'static str> {
@@ -425,7 +469,7 @@ impl KeptSegment for Segment {
     }
 }
 
-impl<S: KeptSegment> KeptRows for KeptSide<S> {
+impl<S: KeptSegment> Kept for KeptSide<S> {
     fn has_key(&self, key: &dyn Any) -> bool {
         let key = key.downcast_ref::<RowsKey>();
         let is_same = key == Some(self.key.as_ref()) && self.is_in_order && !self.is_restored();
@@ -433,23 +477,30 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
         is_same && self.target == Target::Cpu
     }
 
-    fn replaces(&self, other: &dyn KeptRows, is_same_version: bool) -> bool {
+    fn is_of(&self, _named: &NamedIndex) -> bool {
+        // The name has another plan of the rows, of which the key tells.
+        false
+    }
+
+    fn replaces(&self, version: &Version, other: &dyn Kept, other_version: &Version) -> bool {
         Self::of(other).is_some_and(|other| {
             let is_as_useful = self.target == other.target
                 && (self.is_in_order || !other.is_in_order)
                 && (!self.is_restored() || other.is_restored())
                 && (self.is_in_order || self.has_all_of(other));
-            self.key.may_extend(&other.key)
-                && (!is_same_version || is_as_useful || other.has_failed())
+            version.may_succeed(other_version)
+                && self.key.may_extend(&other.key)
+                && (is_as_useful || other.has_failed() || !version.matches(other_version))
         })
     }
 
-    fn label(&self) -> &str {
-        &self.label
-    }
-
-    fn key_type(&self) -> &DataType {
-        &self.key_type
+    fn description(&self) -> Description {
+        Description {
+            table: None,
+            column: self.label.clone(),
+            extreme: None,
+            data_type: self.key_type.clone(),
+        }
     }
 
     fn rows(&self) -> usize {
@@ -457,14 +508,13 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
         segments.map(|segment| segment.total_rows()).sum()
     }
 
-    fn bytes(&self) -> usize {
+    fn memory(&self) -> KeptMemory {
         let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.bytes()).sum()
+        segments.map(|segment| segment.memory()).sum()
     }
 
-    fn value_bytes(&self) -> usize {
-        let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.value_bytes()).sum()
+    fn is_reserved(&self) -> bool {
+        false
     }
 
     fn drop_values(&self) {
@@ -472,14 +522,13 @@ impl<S: KeptSegment> KeptRows for KeptSide<S> {
         segments.for_each(|segment| segment.drop_values());
     }
 
-    fn device_bytes(&self) -> usize {
-        let segments = self.rows.segments.iter();
-        segments.map(|segment| segment.device_bytes()).sum()
-    }
-
     fn is_idle(&self) -> bool {
         let mut segments = self.rows.segments.iter();
         segments.all(|segment| Arc::strong_count(segment) == 1 && segment.is_idle())
+    }
+
+    fn is_in_place(&self) -> bool {
+        false
     }
 
     fn target(&self) -> &Target {

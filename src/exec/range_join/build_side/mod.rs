@@ -15,6 +15,7 @@ pub(crate) mod device_side;
 pub(crate) mod failed_rows;
 pub(crate) mod input_order;
 pub(crate) mod kept;
+mod kept_lookup;
 pub(crate) mod kept_on_devices;
 pub(crate) mod kept_segments;
 pub(crate) mod kept_side;

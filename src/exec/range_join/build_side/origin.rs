@@ -12,18 +12,15 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 
 use crate::common::options::RmqOptions;
-use crate::exec::common::plan_key::ScanPlan;
-use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::build_side::kept::{in_order, missing_in, over_scan};
-use crate::exec::range_join::build_side::kept_on_devices::{DeviceSegment, may_find};
-use crate::exec::range_join::build_side::kept_segments::WantedRows;
-use crate::exec::range_join::build_side::kept_side::{
-    KeptSegment, KeptSide, RowsKey, Segment, Value,
-};
+use crate::exec::range_join::build_side::kept_lookup::KeptLookup;
+use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
+use crate::exec::range_join::build_side::kept_side::{KeptSegment, KeptSide, Segment};
 use crate::exec::range_join::engine_choice::KeptOn;
 use crate::exec::range_join::metrics::ROWS_SCANNED;
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
+use crate::kept::entries::Kept;
+use crate::kept::version::Version;
 
 /// Where a build side comes from.
 #[derive(Debug, Clone, Copy)]
@@ -49,13 +46,20 @@ impl BuildOrigin {
         on: KeptOn,
         config: &ConfigOptions,
     ) -> Self {
-        let batch_rows = config.execution.batch_size.into();
         let keeps = RmqOptions::of(config).keep_indexes;
-        if keeps && is_kept(catalog, plan, columns, merges_segments, on, batch_rows) == Some(true) {
-            Self::Kept
-        } else {
-            Self::Built
-        }
+        let batch_rows = config.execution.batch_size.into();
+        let lookup = || KeptLookup::planned(plan, columns, batch_rows);
+        let Some(lookup) = keeps.then(lookup).flatten() else {
+            return Self::Built;
+        };
+        let is_kept = catalog.has(|kept, version| {
+            // Devices join no empty side, and don't merge prevailing rows.
+            let on_cpu = on.cpu || kept.rows() == 0;
+            let merges_on_devices = merges_segments && !columns.prevailing;
+            on.devices && is_found::<DeviceSegment>(&lookup, kept, version, merges_on_devices)
+                || on_cpu && is_found::<Segment>(&lookup, kept, version, merges_segments)
+        });
+        if is_kept { Self::Kept } else { Self::Built }
     }
 
     /// What a join has done; `None` if it has not run.
@@ -85,67 +89,15 @@ impl fmt::Display for BuildOrigin {
     }
 }
 
-/// Whether rows of a plan are kept; `None` if the plan can't be compared with others.
-fn is_kept(
-    catalog: &IndexCatalog,
-    plan: &Arc<dyn ExecutionPlan>,
-    columns: &BuildColumns,
-    merges_segments: bool,
-    on: KeptOn,
-    batch_rows: usize,
-) -> Option<bool> {
-    let plan = in_order(plan)?;
-    let scanned = ScanPlan::of(&plan)?;
-    let mut keys = over_scan(columns, &scanned)?;
-    let values = keys.split_off(columns.num_equality_keys + 1).into_iter();
-    let values = values.map(|expr| Value::new(expr, &scanned, |_| true));
-    let values: Vec<_> = values.collect();
-    let version = scanned.planned_version(&keys)?;
-    let key = RowsKey {
-        plan: scanned.key.clone(),
-        keys,
-        batch_rows,
-    };
-    let needs_order = columns.row_order_matters();
-    let segments = WantedRows::of(&scanned, &key, &version, needs_order, true);
-    let segments = segments.filter(|_| merges_segments);
-    let needs: Vec<Structures> = (0..values.len()).map(|i| columns.structures(i)).collect();
-    Some(catalog.has_rows(|rows, known| {
-        let is_same = || known.matches_planned(&version);
-        if let Some(kept) = KeptSide::<DeviceSegment>::of(rows) {
-            let may_find = |segment: &Arc<DeviceSegment>| {
-                may_find(kept, segment, scanned.is_in_order, (&values, &needs))
-            };
-            let segments = segments.as_ref().filter(|_| !columns.prevailing);
-            let is_found = is_whole(kept, &key, columns, may_find) && is_same()
-                || segments.is_some_and(|rows| rows.divide(kept, known).is_some());
-            return on.devices && is_found;
-        }
-        // Devices join no empty side.
-        if !on.cpu && rows.rows() > 0 {
-            return false;
-        }
-        KeptSide::<Segment>::of(rows).is_some_and(|kept| {
-            let may_find = |segment: &Arc<Segment>| {
-                scanned.is_in_order && kept.is_in_order
-                    || missing_in(&segment.prepared(&values), columns).is_empty()
-            };
-            let segments = segments.as_ref();
-            is_whole(kept, &key, columns, may_find) && is_same()
-                || segments.is_some_and(|rows| rows.divide(kept, known).is_some())
-        })
-    }))
-}
-
-/// Whether a side has these rows in one segment that may serve a join of these columns.
-fn is_whole<S: KeptSegment>(
-    kept: &KeptSide<S>,
-    key: &RowsKey,
-    columns: &BuildColumns,
-    may_find: impl FnOnce(&Arc<S>) -> bool,
+/// Whether a join finds its rows in this: in one segment, or, if it `merges` several, as those before others.
+fn is_found<S: KeptSegment>(
+    lookup: &KeptLookup,
+    kept: &Arc<dyn Kept>,
+    version: &Version,
+    merges: bool,
 ) -> bool {
-    *kept.key == *key
-        && kept.may_serve(columns)
-        && !kept.has_failed()
-        && kept.only_segment().is_some_and(may_find)
+    KeptSide::<S>::of(kept.as_ref()).is_some_and(|kept| {
+        lookup.whole(kept, version, true).is_some()
+            || merges && lookup.divide(kept, version).is_some()
+    })
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array, new_empty_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, UInt32Type};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 
@@ -32,13 +32,13 @@ use crate::exec::common::plan_identity::{add_expression, add_expressions};
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::column::{Built, CollectedColumn, PreparedColumn};
-use crate::exec::range_join::build_side::kept_side::{RowsKey, Segment, Value};
+use crate::exec::range_join::build_side::kept_side::{JoinValues, RowsKey, Segment, Value};
 use crate::exec::range_join::build_side::side::{Movement, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::index_file::{IndexFile, OpenIndexFile};
 use crate::index::sort_keys::Chunks;
-use crate::index::version::Version;
+use crate::kept::index_file::{IndexFile, OpenIndexFile};
+use crate::kept::version::Version;
 use crate::range_agg::values::Values;
 use crate::sorted::group_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
@@ -60,10 +60,7 @@ impl SideFiles {
         key.plan.add_to(&mut identity, &mut of_version)?;
         add_expressions(&key.keys, &mut identity)?;
         identity.add_number(key.batch_rows as u64);
-        let (store, path) = version.add_to(&mut of_version)?;
-        identity.add_debug(&(store, path.as_ref()));
-        // Another version of DataFusion may compute other values.
-        of_version.add(datafusion::DATAFUSION_VERSION.as_bytes());
+        version.add_to(&mut identity, &mut of_version)?;
         Some(Self {
             directory: Path::new(directory).to_path_buf(),
             identity,
@@ -130,24 +127,21 @@ impl PersistedSide {
         read_memory.try_grow(self.file.bytes())?;
         let check = || indexer.waiting.check();
         let workers = indexer.workers(&check);
-        let Some(arrays) = self.file.read(workers)? else {
-            return Ok(None);
-        };
-        let saved = SavedRows {
-            columns: &indexer.columns,
-            types,
-            arrays,
-            total_rows,
-            is_restored: self.is_restored,
-        };
-        match saved.side(memory, workers) {
-            Err(error) if !is_out_of_memory(&error) => {
-                check()?;
-                self.file.warn_ignored(&error);
-                Ok(None)
+        let side = self.file.read(workers, |arrays| {
+            let saved = SavedRows {
+                columns: &indexer.columns,
+                types,
+                arrays,
+                total_rows,
+                is_restored: self.is_restored,
+            };
+            match saved.side(memory, workers) {
+                // The file is not to blame.
+                Err(error) if is_out_of_memory(&error) => Ok(Err(error)),
+                side => side.map(Ok),
             }
-            side => side.map(Some),
-        }
+        });
+        side?.transpose()
     }
 }
 
@@ -173,16 +167,16 @@ pub(super) fn read_values(
         };
         let column_memory = memory.new_empty();
         column_memory.try_grow(file.bytes())?;
-        let Some(arrays) = file.read(workers)? else {
-            continue;
-        };
         let data_type = &indexer.columns.values(types)[i];
-        match arrays.as_slice() {
+        let values = file.read(workers, |arrays| match arrays.as_slice() {
             [values] if values.len() == side.total_rows && values.data_type() == data_type => {
-                let column = prepare(values, needs, side, indexer, Arc::new(column_memory))?;
-                prepared.push((i, column));
+                Ok(Arc::clone(values))
             }
-            _ => file.warn_ignored(&exec_datafusion_err!("it has other values")),
+            _ => exec_err!("it has other values"),
+        })?;
+        if let Some(values) = values {
+            let column = prepare(&values, needs, side, indexer, Arc::new(column_memory))?;
+            prepared.push((i, column));
         }
     }
     Ok(prepared)
@@ -295,16 +289,12 @@ impl SavedRows<'_> {
 #[derive(Debug)]
 pub(crate) struct SideWriter {
     pub(super) files: Arc<SideFiles>,
-    pub(super) columns: BuildColumns,
-    /// The types of the columns.
-    pub(super) types: Vec<DataType>,
+    pub(super) values: JoinValues,
     pub(super) segment: Arc<Segment>,
     /// The rows in the order in which they are numbered.
     pub(super) batches: Vec<RecordBatch>,
-    /// The values to write, by number.
-    pub(super) values: Vec<(usize, Value)>,
-    /// Whether the sorted rows are written.
-    pub(super) writes_rows: bool,
+    /// The numbers of the values that were added; `None` to write all of them, and the sorted rows.
+    pub(super) added: Option<Vec<usize>>,
     /// An empty reservation.
     pub(super) memory: MemoryReservation,
 }
@@ -328,22 +318,30 @@ impl SideWriter {
                 .sum(),
         )?;
         let rows = sorted.total_rows as u64;
-        if self.writes_rows {
+        if self.added.is_none() {
             let file = self.files.sorted(sorted.is_restored);
             file.write(rows, &self.sorted_rows(sorted, permutation, workers)?)?;
         }
-        for (number, value) in &self.values {
-            let data_type = &self.columns.values(&self.types)[*number];
-            if self.columns.structures(*number).is_empty() || has_few_keys(data_type) {
-                // The values of several batches may not fit into one array.
+        let JoinValues {
+            columns,
+            types,
+            values,
+        } = &self.values;
+        for (number, value) in values.iter().enumerate() {
+            let data_type = &columns.values(types)[number];
+            let is_added = self
+                .added
+                .as_ref()
+                .is_none_or(|added| added.contains(&number));
+            // The values of several batches may not fit into one array.
+            if !is_added || columns.structures(number).is_empty() || has_few_keys(data_type) {
                 continue;
             }
             let Some(file) = self.files.value(sorted.is_restored, &value.expr) else {
                 continue;
             };
             let chunks = self.batches.iter();
-            let chunks =
-                chunks.map(|batch| Arc::clone(&self.columns.values(batch.columns())[*number]));
+            let chunks = chunks.map(|batch| Arc::clone(&columns.values(batch.columns())[number]));
             let values =
                 self.sorted_values(&chunks.collect::<Vec<_>>(), data_type, permutation, workers)?;
             if let Some(values) = values {
@@ -387,8 +385,9 @@ impl SideWriter {
             Some((batch, row - starts[batch]))
         });
         let firsts: Vec<_> = firsts.collect();
+        let JoinValues { columns, types, .. } = &self.values;
         let mut arrays = vec![];
-        for (i, data_type) in self.columns.equality_keys(&self.types).iter().enumerate() {
+        for (i, data_type) in columns.equality_keys(types).iter().enumerate() {
             let keys = self.batches.iter().map(|batch| batch.column(i).as_ref());
             let keys: Vec<&dyn Array> = keys.collect();
             arrays.push(if keys.is_empty() {
@@ -399,9 +398,9 @@ impl SideWriter {
             });
         }
         arrays.push(Arc::new(UInt32Array::from(counts)));
-        let key_type = value_type(self.columns.range_key(&self.types));
+        let key_type = value_type(columns.range_key(types));
         let keys = self.batches.iter().map(|batch| {
-            let keys = self.columns.range_key(batch.columns());
+            let keys = columns.range_key(batch.columns());
             if keys.data_type() == &key_type {
                 Ok(Arc::clone(keys))
             } else {

@@ -34,7 +34,7 @@ use crate::exec::range_join::reach::sought::Sought;
 use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
 use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::giving_pool::GivingPool;
+use crate::kept::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all

@@ -19,7 +19,7 @@ use crate::exec::range_join::reach::intervals::MAX_SCAN_INTERVALS;
 use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::reach::whole_keys::is_whole_number;
 use crate::exec::range_join::reach::window_reach::{Reach, are_closed, reach_of};
-use crate::index::giving_pool::GivingPool;
+use crate::kept::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// How many parts of the rows of a partition are looked at.

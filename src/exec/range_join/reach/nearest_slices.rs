@@ -70,7 +70,7 @@ pub(crate) async fn read_slices(
     if slices.len() > 1
         && let Some(scanned) = ScanPlan::of(build)
     {
-        scanned.version("of a range join", &[], context).await?;
+        scanned.check_files("of a range join", context).await?;
     }
     if sought.is_below() {
         slices.reverse();

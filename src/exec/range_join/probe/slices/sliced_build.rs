@@ -180,9 +180,8 @@ impl SlicedBuild {
     /// If a file has changed since the query was planned: then slices may have rows of several versions.
     pub(crate) async fn check_unchanged(&self) -> Result<()> {
         if let Some(scanned) = ScanPlan::of(&self.input.plan) {
-            scanned
-                .version("of a range join", &[], &self.input.context)
-                .await?;
+            let context = &self.input.context;
+            scanned.check_files("of a range join", context).await?;
         }
         Ok(())
     }

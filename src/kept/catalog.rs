@@ -13,14 +13,13 @@ use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
 use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
-use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
-use crate::index::entries::{Entries, Entry, ExpectedRows, IndexKey, Item, KeptRows};
-use crate::index::named_index::NamedIndex;
-use crate::index::pruned_reads::PrunedReads;
-use crate::index::reserved_index::{DeviceBytes, IndexMemory, IndexPart, ReservedIndex};
-use crate::index::table_version::VersionedTypes;
-use crate::index::version::Version;
+use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
+use crate::kept::named_index::NamedIndex;
+use crate::kept::pruned_reads::PrunedReads;
+use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
+use crate::kept::table_version::VersionedTypes;
+use crate::kept::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
 /// What a session keeps, and the devices that some of it is stored on.
@@ -111,33 +110,12 @@ impl IndexCatalog {
         let opened = self.devices.open(&options.cuda());
         let target = opened.as_ref().ok().cloned().map(Target::Devices);
         let removed = self.lock().remove(|entry| {
-            let known = entry.item.target();
+            let known = entry.kept.target();
             *known != Target::Cpu && target.as_ref() != Some(known)
         });
         // Freeing device memory takes time: the lock is released first.
         drop(removed);
         opened
-    }
-
-    /// Whether an index is cached under this key, for any version of the table.
-    pub(crate) fn has(&self, key: &IndexKey) -> bool {
-        let entries = self.lock();
-        entries
-            .index(key)
-            .is_some_and(|(entry, _)| entry.version.is_alive())
-    }
-
-    /// What `find` finds in an index, if it is cached for this version. It is no hit.
-    pub(crate) fn find_in<T>(
-        &self,
-        key: &IndexKey,
-        version: &Version,
-        find: impl Fn(&ReservedIndex) -> Option<T>,
-    ) -> Option<T> {
-        let entries = self.lock();
-        let (entry, reserved) = entries.index(key)?;
-        let is_current = entry.version.is_alive() && entry.version.matches(version);
-        is_current.then(|| find(reserved))?
     }
 
     /// Locks the entries. A poisoned lock is safe to use: no panic leaves an entry incomplete.
@@ -152,105 +130,56 @@ impl IndexCatalog {
         drop(dead);
     }
 
-    /// Returns the index of a column if it is cached for this version and `serves`, and counts the hit.
-    pub(crate) fn find(
+    /// Returns the first of what `find` finds in something that is kept of a version, and counts the hit.
+    pub(crate) fn find<T>(
         &self,
-        key: &IndexKey,
-        version: &Version,
-        value_type: &DataType,
-        serves: impl Fn(&ColumnIndex) -> bool,
-    ) -> Option<Arc<ReservedIndex>> {
-        self.drop_dead();
-        let mut entries = self.lock();
-        entries.hit(|entry| {
-            let (known, reserved) = entry.item.index()?;
-            let is_found = known.is_same(key)
-                && entry.version.matches(version)
-                && reserved.index.value_type() == value_type
-                && serves(&reserved.index);
-            is_found.then(|| Arc::clone(reserved))
-        })
-    }
-
-    /// The parts of a cached index that stay in one of this version, which begins with that of the index. None if all
-    /// rows are to be indexed.
-    pub(crate) fn parts(
-        &self,
-        key: &IndexKey,
-        version: &Version,
-        value_type: &DataType,
-    ) -> Vec<IndexPart> {
-        let entries = self.lock();
-        let found = entries.index(key);
-        let found = found.filter(|(_, reserved)| reserved.index.value_type() == value_type);
-        found.map_or(vec![], |(entry, reserved)| {
-            reserved.parts_that_stay(&entry.version, version)
-        })
-    }
-
-    /// Caches an index for later queries. Replaces an index of an older version.
-    pub(crate) fn keep(&self, key: IndexKey, version: Version, reserved: &Arc<ReservedIndex>) {
-        let mut entries = self.lock();
-        let older = entries.remove(|entry| {
-            let known = entry.item.index();
-            known.is_some_and(|(known, _)| key.succeeds(&version, (known, &entry.version)))
-        });
-        let name = entries.name_of(&key);
-        entries.add(Item::Index(key, Arc::clone(reserved)), version, name);
-        drop(entries);
-        drop(older);
-    }
-
-    /// Returns the first of what `find` finds in rows of a version, and counts the hit.
-    pub(crate) fn find_rows<T>(
-        &self,
-        find: impl Fn(&Arc<dyn KeptRows>, &Version) -> Option<T>,
+        find: impl Fn(&Arc<dyn Kept>, &Version) -> Option<T>,
     ) -> Option<T> {
         self.drop_dead();
-        let mut entries = self.lock();
-        entries.hit(|entry| match &entry.item {
-            Item::Rows(rows) => find(rows, &entry.version),
-            Item::Index(..) => None,
-        })
+        self.lock().hit(|entry| find(&entry.kept, &entry.version))
     }
 
-    /// Whether rows of a version are kept that `matches` selects. Is no use of them.
-    pub(crate) fn has_rows(&self, matches: impl Fn(&dyn KeptRows, &Version) -> bool) -> bool {
+    /// As [`Self::find`], which is no use of it.
+    pub(crate) fn peek<T>(
+        &self,
+        find: impl Fn(&Arc<dyn Kept>, &Version) -> Option<T>,
+    ) -> Option<T> {
         self.drop_dead();
         let entries = self.lock();
         let mut all = entries.all.iter();
-        all.any(|entry| match &entry.item {
-            Item::Rows(rows) => matches(rows.as_ref(), &entry.version),
-            Item::Index(..) => false,
-        })
+        all.find_map(|entry| find(&entry.kept, &entry.version))
     }
 
-    /// Keeps rows for later queries, within `limit` bytes of all that is kept. Replaces those of an older version of
-    /// the table.
-    pub(crate) fn keep_rows(&self, rows: Arc<dyn KeptRows>, version: Version, limit: ByteSize) {
-        let bytes = rows.bytes();
+    /// Whether something is kept that `matches` selects.
+    pub(crate) fn has(&self, matches: impl Fn(&Arc<dyn Kept>, &Version) -> bool) -> bool {
+        let found = self.peek(|kept, version| matches(kept, version).then_some(()));
+        found.is_some()
+    }
+
+    /// Keeps something for later queries, within `limit` bytes of all that is kept. It takes the place of what it
+    /// replaces, with its name.
+    pub(crate) fn keep(&self, kept: Arc<dyn Kept>, version: Version, limit: ByteSize) {
         let mut entries = self.lock();
-        let older = entries.remove(|entry| match &entry.item {
-            Item::Rows(known) => {
-                let is_same_version = version.matches(&entry.version);
-                version.may_succeed(&entry.version)
-                    && rows.replaces(known.as_ref(), is_same_version)
-            }
-            Item::Index(..) => false,
-        });
+        let older =
+            entries.remove(|entry| kept.replaces(&version, entry.kept.as_ref(), &entry.version));
         let name = older.iter().find_map(|entry| entry.name.clone());
         let mut evicted = vec![];
-        if let Some(others) = limit.0.checked_sub(bytes) {
+        let others = if kept.is_reserved() {
+            Some(usize::MAX)
+        } else {
+            limit.0.checked_sub(kept.memory().host)
+        };
+        if let Some(others) = others {
             // What is new is not among what gives way to it.
-            let mut held = self.total.load(Ordering::Relaxed) + entries.bytes_of_rows();
+            let mut held = self.total.load(Ordering::Relaxed) + entries.unreserved_bytes();
             while held > others
-                && let Some(entry) = entries.evict(|item| item.bytes() > 0)
+                && let Some(entry) = entries.evict(|kept| kept.memory().host > 0)
             {
-                held = held.saturating_sub(entry.item.bytes());
+                held = held.saturating_sub(entry.kept.memory().host);
                 evicted.push(entry);
             }
-            let name = name.or_else(|| entries.expected_name(rows.as_ref(), &version));
-            entries.add(Item::Rows(rows), version, name);
+            let name = name.or_else(|| entries.name_of(kept.as_ref(), &version));
+            entries.add(kept, version, name);
         }
         // The lock is released before memory is freed.
         drop(entries);
@@ -276,25 +205,44 @@ impl IndexCatalog {
         self.lock().check_name(index)
     }
 
-    /// Names the indexes of a column, present and future ones. Returns whether there are any.
+    /// Names what `selects` selects of what is kept, and what takes its place later. Returns whether there is any.
     ///
     /// # Errors
-    /// Those of [`Self::check_name`].
-    pub(crate) fn name_column(&self, index: &NamedIndex) -> Result<bool> {
+    /// Those of [`Self::check_name`], and "resources exhausted" if the indexes with names would take more than `limit`.
+    pub(crate) fn name(
+        &self,
+        index: &NamedIndex,
+        selects: impl Fn(&dyn Kept, &Version) -> bool,
+        limit: ByteSize,
+    ) -> Result<bool> {
         self.drop_dead();
         let mut entries = self.lock();
         entries.check_name(index)?;
-        let mut is_built = false;
-        for entry in &mut entries.all {
-            if entry.item.index().is_some_and(|(key, _)| key.is_of(index)) {
-                entry.name = Some(index.name.clone());
-                is_built = true;
-            }
+        let all = entries.all.iter_mut();
+        let (selected, others): (Vec<_>, Vec<_>) =
+            all.partition(|entry| selects(entry.kept.as_ref(), &entry.version));
+        if selected.is_empty() {
+            return Ok(false);
         }
-        if is_built {
-            entries.named.push(index.clone());
+        if let Some(known) = selected.iter().find_map(|entry| entry.name.as_ref()) {
+            return exec_err!("these rows have the index {known} already");
         }
-        Ok(is_built)
+        let named = others.iter().filter(|entry| entry.name.is_some());
+        let selected_bytes = selected.iter().map(|entry| entry.kept.memory().host);
+        let bytes: usize = named
+            .map(|entry| entry.kept.memory().host)
+            .chain(selected_bytes)
+            .sum();
+        if bytes > limit.0 {
+            return resources_err!(
+                "the indexes with names would take {bytes} bytes, more than rmq.index_memory_limit = '{limit}'; raise it"
+            );
+        }
+        for entry in selected {
+            entry.name = Some(index.name.clone());
+        }
+        entries.named.push(index.clone());
+        Ok(true)
     }
 
     /// Names an index of several columns whose table has no rows yet.
@@ -306,45 +254,6 @@ impl IndexCatalog {
         entries.check_name(index)?;
         entries.named.push(index.clone());
         Ok(())
-    }
-
-    /// Names rows that are kept, and those of later versions of their table.
-    ///
-    /// # Errors
-    /// Those of [`Self::check_name`], and "resources exhausted" if the indexes with names would take more than `limit`.
-    pub(crate) fn name_rows(
-        &self,
-        index: &NamedIndex,
-        rows: &Arc<dyn KeptRows>,
-        limit: ByteSize,
-    ) -> Result<()> {
-        let mut entries = self.lock();
-        entries.check_name(index)?;
-        let is_named = |entry: &&Entry| entry.name.is_some();
-        let named = entries.all.iter().filter(is_named);
-        let bytes = named.map(|entry| entry.item.bytes()).sum::<usize>() + rows.bytes();
-        let entry = entries.all.iter_mut().find(|entry| match &entry.item {
-            Item::Rows(known) => Arc::ptr_eq(known, rows),
-            Item::Index(..) => false,
-        });
-        if let Some(Entry {
-            name: Some(known), ..
-        }) = &entry
-        {
-            return exec_err!("these rows have the index {known} already");
-        }
-        match entry {
-            Some(entry) if bytes <= limit.0 => {
-                entry.name = Some(index.name.clone());
-                // Naming it is no use of it.
-                entry.hits = 0;
-                entries.named.push(index.clone());
-                Ok(())
-            }
-            _ => resources_err!(
-                "the indexes with names would take {bytes} bytes, more than rmq.index_memory_limit = '{limit}'; raise it"
-            ),
-        }
     }
 
     /// The named indexes of several columns that are not built for any version of their table that exists.
@@ -387,12 +296,12 @@ impl IndexCatalog {
 
     /// Bytes of host memory of all that is kept, and of indexes that are evicted but still in use.
     fn bytes(&self) -> usize {
-        self.total.load(Ordering::Relaxed) + self.lock().bytes_of_rows()
+        self.total.load(Ordering::Relaxed) + self.lock().unreserved_bytes()
     }
 
     /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of host memory.
     pub(crate) fn shrink_to(&self, limit: ByteSize) {
-        while self.bytes() > limit.0 && self.evict(|item| item.bytes() > 0) {}
+        while self.bytes() > limit.0 && self.evict(|kept| kept.memory().host > 0) {}
     }
 
     /// Evicts the least worthwhile indexes until all indexes take at most `limit` bytes of each device.
@@ -402,7 +311,7 @@ impl IndexCatalog {
 
     /// Evicts the least worthwhile index that is on devices; false if there is none.
     pub(crate) fn evict_from_device(&self) -> bool {
-        self.evict(|item| item.device_bytes() > 0)
+        self.evict(|kept| kept.memory().device > 0)
     }
 
     /// Bytes of host memory that [`Self::give_way`] may release.
@@ -419,7 +328,7 @@ impl IndexCatalog {
         loop {
             match grow() {
                 Err(_)
-                    if self.evict(|item| item.bytes() > 0 && item.is_idle())
+                    if self.evict(|kept| kept.memory().host > 0 && kept.is_idle())
                         || self.lock().drop_values_of_named() => {}
                 grown => return grown,
             }
@@ -433,7 +342,7 @@ impl IndexCatalog {
         drop(removed);
     }
 
-    fn evict(&self, matches: impl Fn(&Item) -> bool) -> bool {
+    fn evict(&self, matches: impl Fn(&dyn Kept) -> bool) -> bool {
         // The lock is released before the index is dropped.
         let evicted = self.lock().evict(matches);
         evicted.is_some()
@@ -500,7 +409,7 @@ impl IndexCatalog {
         }
         let reservation = MemoryConsumer::new(format!("rmq index of {column}")).register(pool);
         while self.bytes().saturating_add(bytes) > limit.0 {
-            if !self.evict(|item| item.bytes() > 0) {
+            if !self.evict(|kept| kept.memory().host > 0) {
                 return resources_err!(
                     "the index of {column} needs {bytes} bytes, but indexes that running queries use leave less than that of \
                      rmq.index_memory_limit = '{limit}'; raise it"
@@ -560,43 +469,29 @@ impl IndexCatalog {
         self.drop_dead();
         let entries = self.lock();
         let describe = |entry: &Entry| {
-            let (bytes, device_bytes) = (entry.item.bytes(), entry.item.device_bytes());
-            let (hits, age) = (entry.hits, entry.cached_at.elapsed());
-            let name = entry.name.clone();
-            match &entry.item {
-                Item::Index(key, reserved) => CachedIndexInfo {
-                    name,
-                    table: Some(key.table()),
-                    column: key.column.column.clone(),
-                    extreme: Some(key.extreme),
-                    data_type: reserved.index.value_type().clone(),
-                    rows: reserved.index.rows(),
-                    bytes,
-                    device_bytes,
-                    engine: key.target.label(),
-                    hits,
-                    age,
-                    disk: reserved.disk.label(),
-                },
-                Item::Rows(rows) => {
-                    // The query that has sorted them may have other names for the columns.
-                    let named = entries.named(name.as_deref());
-                    let columns = named.map(|index| index.columns.join(", "));
-                    CachedIndexInfo {
-                        table: named.map(|index| index.table.to_string()),
-                        name,
-                        column: columns.unwrap_or_else(|| rows.label().to_string()),
-                        extreme: None,
-                        data_type: rows.key_type().clone(),
-                        rows: rows.rows(),
-                        bytes,
-                        device_bytes,
-                        engine: rows.target().label(),
-                        hits,
-                        age,
-                        disk: rows.disk(),
-                    }
-                }
+            let kept = &entry.kept;
+            let memory = kept.memory();
+            let Description {
+                table,
+                column,
+                extreme,
+                data_type,
+            } = kept.description();
+            // The query that has sorted rows may have other names for the columns.
+            let named = entries.named(entry.name.as_deref());
+            CachedIndexInfo {
+                name: entry.name.clone(),
+                table: named.map(|index| index.table.to_string()).or(table),
+                column: named.map_or(column, |index| index.columns.join(", ")),
+                extreme,
+                data_type,
+                rows: kept.rows(),
+                bytes: memory.host,
+                device_bytes: memory.device,
+                engine: kept.target().label(),
+                hits: entry.hits,
+                age: entry.cached_at.elapsed(),
+                disk: kept.disk(),
             }
         };
         let mut list: Vec<_> = entries.all.iter().map(describe).collect();

@@ -1,7 +1,6 @@
 //! How many rows queries have read of what is not kept, because each needed only a part.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most sides that are remembered; the one that was read first is forgotten.
@@ -11,40 +10,30 @@ const MAX_SIDES: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct PrunedReads(Mutex<Vec<SideReads>>);
 
+#[derive(Debug)]
 struct SideReads {
     key: Arc<dyn Any + Send + Sync>,
-    is_same: fn(&dyn Any, &dyn Any) -> bool,
     rows: usize,
 }
 
-impl fmt::Debug for SideReads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SideReads")
-            .field("rows", &self.rows)
-            .finish_non_exhaustive()
+impl SideReads {
+    fn has_key<K: Any + PartialEq>(&self, key: &K) -> bool {
+        self.key.downcast_ref() == Some(key)
     }
-}
-
-/// Whether both are the same value of type `K`.
-fn is_same<K: PartialEq + 'static>(one: &dyn Any, other: &dyn Any) -> bool {
-    let both = one.downcast_ref::<K>().zip(other.downcast_ref::<K>());
-    both.is_some_and(|(one, other)| one == other)
 }
 
 impl PrunedReads {
     /// Rows that have been read of the side with this key.
     pub(crate) fn rows<K: Any + PartialEq>(&self, key: &K) -> usize {
         let sides = self.lock();
-        let known = sides.iter().find(|side| (side.is_same)(&*side.key, key));
+        let known = sides.iter().find(|side| side.has_key(key));
         known.map_or(0, |side| side.rows)
     }
 
     /// Adds rows that have been read of the side with this key.
     pub(crate) fn add<K: Any + PartialEq + Send + Sync>(&self, key: Arc<K>, rows: usize) {
         let mut sides = self.lock();
-        let known = sides
-            .iter_mut()
-            .find(|side| (side.is_same)(&*side.key, &*key));
+        let known = sides.iter_mut().find(|side| side.has_key(key.as_ref()));
         if let Some(side) = known {
             side.rows = side.rows.saturating_add(rows);
             return;
@@ -52,16 +41,12 @@ impl PrunedReads {
         if sides.len() == MAX_SIDES {
             sides.remove(0);
         }
-        sides.push(SideReads {
-            key,
-            is_same: is_same::<K>,
-            rows,
-        });
+        sides.push(SideReads { key, rows });
     }
 
     /// Forgets the side with this key.
     pub(crate) fn forget<K: Any + PartialEq>(&self, key: &K) {
-        self.lock().retain(|side| !(side.is_same)(&*side.key, key));
+        self.lock().retain(|side| !side.has_key(key));
     }
 
     /// A poisoned lock is safe to use: no panic leaves the list incomplete.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, resources_err};
 
 use crate::index::key_index::{Answer, KeyIndex};
-use crate::index::reserved_index::ReservedIndex;
+use crate::kept::reserved_index::ReservedIndex;
 
 /// An index, and whether the CPU engine may answer if its devices fail.
 #[derive(Debug, Clone)]

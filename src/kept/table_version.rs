@@ -50,10 +50,11 @@ pub struct TableVersion {
     parts: Vec<VersionPart>,
 }
 
+/// Rows that never change.
 #[derive(Clone, PartialEq, Eq)]
-struct VersionPart {
+pub(crate) struct VersionPart {
     id: Arc<[u8]>,
-    rows: u64,
+    pub(crate) rows: u64,
 }
 
 impl TableVersion {
@@ -81,29 +82,17 @@ impl TableVersion {
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.rows_of(0, self.parts.len())
+        self.parts.iter().map(|part| part.rows).sum()
     }
 
-    /// Number of parts.
-    pub(crate) fn parts(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// Number of rows of the parts from one to another, which is excluded.
-    pub(crate) fn rows_of(&self, from: usize, to: usize) -> u64 {
-        let parts = self.parts.iter().take(to).skip(from);
-        parts.map(|part| part.rows).sum()
+    /// The parts, in the order of a scan.
+    pub(crate) fn parts(&self) -> &[VersionPart] {
+        &self.parts
     }
 
     /// Whether both are versions of the same table.
     pub(crate) fn is_of_table(&self, other: &Self) -> bool {
         self.table == other.table
-    }
-
-    /// The number of parts of an older version, if this one begins with all of them.
-    pub(crate) fn extends(&self, older: &Self) -> Option<usize> {
-        let begins_so = self.table == older.table && self.parts.starts_with(&older.parts);
-        begins_so.then_some(older.parts.len())
     }
 }
 

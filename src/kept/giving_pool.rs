@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
-use crate::index::catalog::IndexCatalog;
+use crate::kept::catalog::IndexCatalog;
 
 /// A pool on top of another one. Where that has too little memory, indexes that no query uses are evicted.
 #[derive(Debug)]

@@ -243,16 +243,21 @@ impl OpenIndexFile {
         usize::try_from(lengths.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)
     }
 
-    /// Reads the arrays; `None` if they are not as they were written, which is logged.
+    /// Reads the arrays, of which `make` makes something; `None` if they are not as they were written, or not what that
+    /// expects, which is logged.
     ///
     /// # Errors
     /// If the query is cancelled.
-    pub(crate) fn read(&self, workers: Workers) -> Result<Option<Vec<ArrayRef>>> {
-        match self.try_read(workers) {
-            Ok(arrays) => Ok(Some(arrays)),
+    pub(crate) fn read<T>(
+        &self,
+        workers: Workers,
+        make: impl FnOnce(Vec<ArrayRef>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.try_read(workers).and_then(make) {
+            Ok(made) => Ok(Some(made)),
             Err(error) => {
                 workers.check()?;
-                self.warn_ignored(&error);
+                warn_ignored(&self.path, &error);
                 Ok(None)
             }
         }
@@ -284,11 +289,6 @@ impl OpenIndexFile {
             read_array(Buffer::from(Bytes::from_owner(bytes)))
         });
         sections.collect()
-    }
-
-    /// Logs why the file is not used.
-    pub(crate) fn warn_ignored(&self, error: &DataFusionError) {
-        warn_ignored(&self.path, error);
     }
 }
 
@@ -479,7 +479,7 @@ mod tests {
     fn read_back(file: &IndexFile) -> Option<(u64, Vec<ArrayRef>)> {
         let opened = file.open()?;
         let arrays = opened
-            .read(Workers::new(2, &|| Ok(())))
+            .read(Workers::new(2, &|| Ok(())), Ok)
             .expect("no cancellation")?;
         Some((opened.rows(), arrays))
     }
