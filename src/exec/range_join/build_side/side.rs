@@ -129,24 +129,14 @@ impl BuildSide {
         self.sorted.total_rows
     }
 
-    /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
-    /// [`Self::aggregate`].
-    pub(crate) async fn build_justified_indexes(&self, ranges: &Ranges) -> Result<()> {
-        for index in self.indexes() {
-            index.build_if_justified(ranges).await?;
-        }
-        Ok(())
-    }
-
-    /// Does the same on the calling thread.
-    pub(crate) fn build_justified_indexes_blocking(&self, ranges: &Ranges) -> Result<()> {
-        let mut indexes = self.indexes();
-        indexes.try_for_each(|index| index.build_if_justified_blocking(ranges))
-    }
-
-    /// The index of each aggregate that has one.
-    fn indexes(&self) -> impl Iterator<Item = &Arc<ValueIndex>> {
-        self.aggregates.iter().filter_map(AggregateEvaluator::index)
+    /// The lazy indexes that are to be built before these ranges are aggregated. To be called once for ranges, as it
+    /// counts them.
+    pub(crate) fn justified_indexes(
+        &self,
+        ranges: &Ranges,
+    ) -> impl Iterator<Item = &Arc<ValueIndex>> {
+        let indexes = self.aggregates.iter().filter_map(AggregateEvaluator::index);
+        indexes.filter(|index| index.index().should_build(ranges))
     }
 
     /// Whether computing the aggregates reads the rows of the ranges, and so may take long.

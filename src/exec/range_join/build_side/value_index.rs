@@ -7,8 +7,6 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
-use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::column_index::ColumnIndex;
 
@@ -64,25 +62,7 @@ impl ValueIndex {
         *scanned = column;
     }
 
-    /// Builds the index on a blocking thread if these ranges, which are about to be queried, justify it.
-    pub(crate) async fn build_if_justified(self: &Arc<Self>, ranges: &Ranges) -> Result<()> {
-        if !self.index.should_build(ranges) {
-            return Ok(());
-        }
-        // Building can't be stopped. The clone keeps its memory registered until it ends.
-        let this = Arc::clone(self);
-        blocking(move |_| this.build()).await
-    }
-
-    /// Does the same on the calling thread.
-    pub(crate) fn build_if_justified_blocking(&self, ranges: &Ranges) -> Result<()> {
-        if self.index.should_build(ranges) {
-            self.build()?;
-        }
-        Ok(())
-    }
-
-    /// Builds the index unless it is built already.
+    /// Builds the index unless it is built already. Blocks, and can't be stopped.
     pub(crate) fn build(&self) -> Result<()> {
         let metrics = &self.metrics;
         let started = Instant::now();

@@ -20,7 +20,8 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
-use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::row_join::RowJoin;
 
 /// The input of a build side, and what building it needs.
@@ -48,7 +49,7 @@ pub(super) enum Found {
 }
 
 /// What is built of segments, and how their answers are merged.
-type Merged = (BuildColumns, Option<Arc<Merging>>);
+type Merged = (BuildColumns, Option<Arc<MergePlan>>);
 
 /// Rows that devices have.
 enum OnDevices<'a> {
@@ -128,7 +129,7 @@ impl BuildInput {
             self.metrics.record_kept();
             return Ok(Some(Found::Rows(segment)));
         }
-        let Some((kept, (columns, merging))) = cpu_segments.zip(merged) else {
+        let Some((kept, (columns, merge_plan))) = cpu_segments.zip(merged) else {
             return self.load(keeper).await;
         };
         let builder = self.builder(columns.clone(), 1)?;
@@ -140,10 +141,10 @@ impl BuildInput {
         self.metrics.record_segments(parts);
         let side = SegmentedSide {
             segments,
-            merging: merging.clone(),
+            merge_plan: merge_plan.clone(),
             searches,
         };
-        Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))))
+        Ok(Some(Found::State(BuildState::InMemory(Arc::new(side)))))
     }
 
     /// Joins with what devices have; `None` if all rows have to be built anew.
@@ -160,13 +161,13 @@ impl BuildInput {
                 let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
                 Ok(join.await?.map(DeviceJoins::one))
             }
-            OnDevices::Segments(kept, (columns, merging)) => {
+            OnDevices::Segments(kept, (columns, merge_plan)) => {
                 let builder = self.builder(columns.clone(), 1)?;
                 let (segments, searches) = (kept.parts.len(), kept.searches.clone());
                 let joins = builder.join_segments_on_devices(*kept, &devices).await?;
                 Ok(joins.map(|joins| {
                     self.metrics.record_segments(segments);
-                    DeviceJoins::merged(joins, merging.clone(), searches)
+                    DeviceJoins::merged(joins, merge_plan.clone(), searches)
                 }))
             }
         }

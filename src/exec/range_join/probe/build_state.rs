@@ -1,13 +1,12 @@
 //! The state of a build side once its rows are collected: where they are, and how they answer probe rows.
 //!
 //! ```text
-//!   input ─ collect ┬─▶ Sorted                        in memory: all rows, or those that few windows reach
-//!                   ├─▶ Segments                      in memory, where most rows are kept and others were appended
+//!   input ─ collect ┬─▶ InMemory                      sorted: all rows, or those that few windows reach
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
 //!
-//! One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
+//! Where most rows are kept and others were appended, each part is in memory by itself, or on devices. One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,9 +29,7 @@ use crate::exec::range_join::spill::run::BuildRuns;
 #[derive(Debug)]
 pub(crate) enum BuildState {
     /// Sorted and indexed in memory: finds ranges of rows, aggregates them, and returns rows.
-    Sorted(Arc<BuildSide>),
-    /// Several of these, whose answers are merged.
-    Segments(Arc<SegmentedSide>),
+    InMemory(Arc<SegmentedSide>),
     /// Answers batches of probe rows with aggregates.
     OnDevices(Arc<DeviceJoins>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
@@ -65,7 +62,7 @@ impl BuildState {
         ahead: Option<&ProbeAhead>,
     ) -> Result<PreparedBuild> {
         let builder = match builder.complete_side().await {
-            Ok(Some(side)) => return Ok(Self::Sorted(builder.finish(side)).into()),
+            Ok(Some(side)) => return Ok(Self::in_memory(builder.finish(side)).into()),
             Ok(None) => builder,
             // What the query builds itself can be spilled.
             Err(error) if is_out_of_memory(&error) => builder.with_keeper(None, None),
@@ -123,7 +120,7 @@ impl BuildState {
                 Err(error) if is_out_of_memory(&error) => copy.ok_or(error)?,
                 side => {
                     drop(copy);
-                    return Ok(Self::Sorted(builder.finish(side?)));
+                    return Ok(Self::in_memory(builder.finish(side?)));
                 }
             },
             Err(error) if is_out_of_memory(&error) => rows,
@@ -131,6 +128,10 @@ impl BuildState {
         };
         let runs = builder.spill(rows).await?;
         Self::in_runs(runs, builder, probe_partitions)
+    }
+
+    fn in_memory(side: Arc<BuildSide>) -> Self {
+        Self::InMemory(Arc::new(SegmentedSide::of_one(side)))
     }
 
     /// Rows that have been spilled, whose runs the CPU builds.
@@ -147,8 +148,7 @@ impl BuildState {
     /// Whether there is no row in memory that can match or be returned.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Self::Sorted(side) => side.is_empty(),
-            Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
+            Self::InMemory(side) => side.is_empty(),
             Self::OnDevices(join) => join.rows() == 0,
             Self::Spilled(_) => false,
         }

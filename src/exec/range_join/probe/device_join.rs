@@ -17,11 +17,12 @@ use crate::exec::range_join::build_side::device_join::{DeviceAnswers, DeviceJoin
 use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::Unmatched;
-use rmq_engine::{CandidateRanges, SearchHints};
+use rmq_engine::CandidateRanges;
 
 /// A build side on devices, in one or several segments.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct DeviceJoins {
     /// The first one has the first rows, if their order matters.
     segments: Vec<DeviceJoin>,
     /// How aggregates are merged; `None` for those of one segment.
-    merging: Option<Arc<Merging>>,
+    merge_plan: Option<Arc<MergePlan>>,
     searches: Searches,
 }
 
@@ -37,12 +38,12 @@ impl DeviceJoins {
     /// A build side in segments whose answers are merged.
     pub(crate) fn merged(
         segments: Vec<DeviceJoin>,
-        merging: Option<Arc<Merging>>,
+        merge_plan: Option<Arc<MergePlan>>,
         searches: Searches,
     ) -> Self {
         Self {
             segments,
-            merging,
+            merge_plan,
             searches,
         }
     }
@@ -65,7 +66,7 @@ impl DeviceJoins {
         let segments = self.segments.iter().map(DeviceJoin::on_cpu);
         Ok(SegmentedSide {
             segments: segments.collect::<Result<_>>()?,
-            merging: self.merging.clone(),
+            merge_plan: self.merge_plan.clone(),
             searches: self.searches.clone(),
         })
     }
@@ -147,9 +148,8 @@ impl DeviceJoinPartition {
         let build = &self.build;
         let _timer = self.partition.metrics.time_query();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
-        let merging = build.merging.as_ref();
-        let mut partials =
-            merging.map(|merging| Partials::new(&merging.plan, &self.partition, rows));
+        let plan = build.merge_plan.as_ref();
+        let mut partials = plan.map(|plan| Partials::new(plan, &self.partition, rows));
         build.searches.add(rows, build.segments.len());
         for (number, (segment, probe)) in build.segments.iter().zip(probes).enumerate() {
             let Some(answers) = segment.answer(probe, record_fallback)? else {
@@ -164,7 +164,7 @@ impl DeviceJoinPartition {
         let Some(partials) = partials else {
             return internal_err!("a build side on devices has no segment");
         };
-        let (matched, aggregates) = partials.finish(&self.partition)?;
+        let (matched, aggregates) = partials.finish()?;
         Ok(Some(DeviceAnswers {
             matched,
             aggregates,
@@ -176,9 +176,8 @@ impl DeviceJoinPartition {
         let (build, waiting) = (self.build.on_cpu()?, Waiting::forever());
         let mut joined = vec![];
         for batch in batches {
-            let hints = build.segments.iter().map(|_| SearchHints::default());
-            let hints = &mut hints.collect::<Vec<_>>();
-            joined.extend(build.join_blocking(&self.partition, batch, hints, &waiting)?);
+            let mut hints = build.hints();
+            joined.extend(build.join_blocking(&self.partition, batch, &mut hints, &waiting)?);
         }
         Ok(joined)
     }

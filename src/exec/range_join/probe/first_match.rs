@@ -9,16 +9,15 @@
 
 use std::ops::Range;
 
-use arrow::array::{RecordBatch, UInt32Array};
-use arrow::buffer::BooleanBuffer;
+use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_numbers, rows_between};
 use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
-use crate::exec::range_join::row_join::RowJoin;
 
 /// The number of candidates of each row in the first round.
 const FIRST_CANDIDATES: usize = 4;
@@ -57,7 +56,8 @@ impl<'a> FirstMatches<'a> {
     /// The search in these ranges of the rows of a batch.
     pub(crate) fn new(
         residual: &'a JoinFilter,
-        (batch, build): (&'a RecordBatch, &'a BuildSide),
+        batch: &'a RecordBatch,
+        build: &'a BuildSide,
         ranges: &Ranges,
         slice_rows: usize,
     ) -> Result<Self> {
@@ -86,7 +86,8 @@ impl<'a> FirstMatches<'a> {
     pub(crate) fn among(
         qualifying: QualifyingRows,
         rest: Option<&'a JoinFilter>,
-        (batch, build): (&'a RecordBatch, &'a BuildSide),
+        batch: &'a RecordBatch,
+        build: &'a BuildSide,
         ranges: &Ranges,
         slice_rows: usize,
     ) -> Result<Self> {
@@ -106,7 +107,7 @@ impl<'a> FirstMatches<'a> {
         };
         Ok(Self {
             qualifying: Some(qualifying),
-            ..Self::new(rest, (batch, build), ranges, slice_rows)?
+            ..Self::new(rest, batch, build, ranges, slice_rows)?
         })
     }
 
@@ -131,84 +132,63 @@ impl<'a> FirstMatches<'a> {
                 let taken = (self.slice_rows / self.candidates).min(self.undecided.len());
                 let mut taken = self.undecided.split_off(self.undecided.len() - taken);
                 taken.reverse();
-                Slice::qualifying(qualifying, taken, self.candidates)?
+                take_qualifying(qualifying, taken, self.candidates)?
             }
-            None => Slice::of_ranges(&mut self.undecided, self.candidates, self.slice_rows)?,
+            None => take_slice(&mut self.undecided, self.candidates, self.slice_rows)?,
         };
-        if slice.undecided.is_empty() {
-            return Ok(false);
-        }
-        let columns = &self.build.row_columns;
-        let positions = UInt32Array::from(slice.positions);
-        let met = if positions.is_empty() {
-            BooleanBuffer::new_unset(0)
-        } else {
-            let pairs = (&UInt32Array::from(slice.rows), &positions);
-            let met = RowJoin::meet_residual(residual, self.batch, columns, pairs)?;
-            met.values().clone()
-        };
+        let slice = slice.meeting(Some(residual), self.batch, self.build)?;
         let mut first = 0;
-        for (undecided, candidates) in slice.undecided {
-            let met = met.slice(first, candidates);
-            if let Some(offset) = met.set_indices().next() {
-                let position = i64::from(positions.value(first + offset));
+        for (undecided, end) in slice.ended {
+            if let [position, ..] = slice.positions[first..end] {
+                let position = i64::from(position);
                 self.found[undecided.row as usize] = (position, position);
             } else if undecided.start < undecided.end {
                 self.next_round.push(undecided);
             }
-            first += candidates;
+            first = end;
         }
         Ok(!self.undecided.is_empty() || !self.next_round.is_empty())
     }
 }
 
-/// Some candidates.
-#[derive(Default)]
-struct Slice {
-    rows: Vec<u32>,
-    positions: Vec<u32>,
-    /// The rows, each with the positions that are left after these candidates, and the number of these.
-    undecided: Vec<(Undecided, usize)>,
+/// Candidates of rows, each with the positions that are left after these.
+type Slice = CandidateSlice<Undecided>;
+
+/// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
+fn take_slice(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Slice> {
+    let mut slice = Slice::default();
+    let most = row_number(candidates)?;
+    while slice.positions.len() + candidates <= limit
+        && let Some(mut row) = undecided.pop()
+    {
+        let end = row.end.min(row.start.saturating_add(most));
+        slice.positions.extend(row.start..end);
+        row.start = end;
+        slice.end(row, row.row);
+    }
+    Ok(slice)
 }
 
-impl Slice {
-    /// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
-    fn of_ranges(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Self> {
-        let mut slice = Self::default();
-        let most = row_number(candidates)?;
-        while slice.positions.len() + candidates <= limit
-            && let Some(mut row) = undecided.pop()
-        {
-            let end = row.end.min(row.start.saturating_add(most));
-            slice.positions.extend(row.start..end);
-            slice.rows.resize(slice.positions.len(), row.row);
-            let taken = end - row.start;
-            row.start = end;
-            slice.undecided.push((row, taken as usize));
-        }
-        Ok(slice)
+/// The next positions of rows that qualify, `candidates` of each.
+fn take_qualifying(
+    qualifying: &QualifyingRows,
+    undecided: Vec<Undecided>,
+    candidates: usize,
+) -> Result<Slice> {
+    let rows = undecided.iter();
+    let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
+    let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
+    let positions = row_numbers(listed.positions.iter().copied())?;
+    let (mut slice, mut start) = (Slice::default(), 0);
+    for (mut row, end) in undecided.into_iter().zip(listed.ends) {
+        let of_row = &positions[start..end];
+        slice.positions.extend(of_row);
+        row.start = match of_row.last() {
+            Some(last) if of_row.len() == candidates => last + 1,
+            _ => row.end,
+        };
+        slice.end(row, row.row);
+        start = end;
     }
-
-    /// The next positions of rows that qualify, `candidates` of each.
-    fn qualifying(
-        qualifying: &QualifyingRows,
-        undecided: Vec<Undecided>,
-        candidates: usize,
-    ) -> Result<Self> {
-        let mut slice = Self::default();
-        let rows = undecided.iter();
-        let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
-        let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
-        slice.positions = row_numbers(listed.positions.iter().copied())?;
-        for (mut row, end) in undecided.into_iter().zip(listed.ends) {
-            let start = slice.rows.len();
-            slice.rows.resize(end, row.row);
-            row.start = match slice.positions[start..end].last() {
-                Some(last) if end - start == candidates => last + 1,
-                _ => row.end,
-            };
-            slice.undecided.push((row, end - start));
-        }
-        Ok(slice)
-    }
+    Ok(slice)
 }

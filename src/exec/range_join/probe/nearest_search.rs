@@ -25,13 +25,22 @@ impl NearestSearch {
     pub(crate) fn try_new(
         join: &RowJoin,
         limit: RowLimit,
-        (ranges, up_to_point): (Ranges, Option<Ranges>),
-        sides: (&RecordBatch, &BuildSide),
+        ranges: Ranges,
+        up_to_point: Option<Ranges>,
+        batch: &RecordBatch,
+        build: &BuildSide,
         slice_rows: usize,
     ) -> Result<Self> {
         if let (Some(distance), Some(up_to_point)) = (join.distance(), up_to_point) {
-            let ranges = (ranges, up_to_point);
-            let closest = ClosestMatches::try_new(ranges, limit, distance, sides, slice_rows)?;
+            let closest = ClosestMatches::try_new(
+                ranges,
+                up_to_point,
+                limit,
+                distance,
+                batch,
+                build,
+                slice_rows,
+            )?;
             return Ok(Self::FromPoint(closest));
         }
         let has_condition = join.residual().is_some();

@@ -17,7 +17,7 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::run_cache::RunPart;
-use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
+use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
 use crate::logical_plan::range_join::RangeAggregate;
@@ -25,6 +25,7 @@ use crate::logical_plan::range_join::RangeAggregate;
 /// The aggregates of one buffered batch.
 pub(crate) struct Partials {
     plan: Arc<MergePlan>,
+    partition: Arc<ProbePartition>,
     aggregates: PartialAggregates,
     /// The prevailing rows, if the join includes them and another run than that of the window may have them.
     prevailing: Option<PrevailingSoFar>,
@@ -32,10 +33,11 @@ pub(crate) struct Partials {
 
 impl Partials {
     /// Of this many probe rows, before the first run.
-    pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
+    pub(crate) fn new(plan: &Arc<MergePlan>, partition: &Arc<ProbePartition>, rows: usize) -> Self {
         let prevailing = partition.spec.prevailing && plan.columns.may_merge();
         Self {
             plan: Arc::clone(plan),
+            partition: Arc::clone(partition),
             aggregates: PartialAggregates::new(plan, rows),
             prevailing: prevailing.then(|| PrevailingSoFar::new(rows)),
         }
@@ -44,34 +46,41 @@ impl Partials {
     /// Probes a part of a run with the rows of a batch that may match the run, and merges the aggregates.
     pub(crate) fn probe(
         &mut self,
-        partition: &ProbePartition,
-        key_order: &KeyOrder,
-        (batch, bounds): (&RecordBatch, &[EncodedBound]),
-        (part, run): (&RunPart, &BuildRun),
+        batch: &RecordBatch,
+        bounds: &[EncodedBound],
+        part: &RunPart,
+        run: &BuildRun,
         waiting: &Waiting,
     ) -> Result<()> {
         let Some((batch, rows)) = select(batch, bounds, run)? else {
             return Ok(());
         };
-        let (rows, side) = ((&batch, rows.as_ref()), (&*part.side, part.first_row));
-        let last_found = &mut SearchHints::default();
-        self.probe_rows(partition, key_order, rows, side, last_found, waiting)
+        let (rows, last_found) = (rows.as_ref(), &mut SearchHints::default());
+        self.probe_rows(
+            &batch,
+            rows,
+            &part.side,
+            part.first_row,
+            last_found,
+            waiting,
+        )
     }
 
-    /// Probes a part of the build side, whose first row has this position, with rows that have these numbers among all
-    /// rows of the batch, or are all of them, and merges the aggregates.
+    /// Probes a part of the build side, whose first row has this position, with rows that have the numbers `selected`
+    /// among all rows, or are all of them, and merges the aggregates.
     pub(crate) fn probe_rows(
         &mut self,
-        partition: &ProbePartition,
-        key_order: &KeyOrder,
-        (batch, rows): (&RecordBatch, Option<&UInt32Array>),
-        (side, first_row): (&BuildSide, RowPosition),
+        batch: &RecordBatch,
+        selected: Option<&UInt32Array>,
+        side: &BuildSide,
+        first_row: RowPosition,
         last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<()> {
-        let check = || waiting.check();
+        let (partition, check) = (&self.partition, || waiting.check());
         let aggregate = |ranges: &Ranges| {
-            side.build_justified_indexes_blocking(ranges)?;
+            let mut indexes = side.justified_indexes(ranges);
+            indexes.try_for_each(|index| index.build())?;
             partition.aggregate(batch, ranges, side, &check)
         };
         if let Some(prevailing) = &mut self.prevailing {
@@ -79,18 +88,18 @@ impl Partials {
             let partials = aggregate(&windows.rows)?;
             let matched = windows.rows.matched();
             self.aggregates
-                .merge(&self.plan, first_row, rows, matched, partials)?;
+                .merge(&self.plan, first_row, selected, matched, partials)?;
             let partials = aggregate(&windows.prevailing)?;
-            return prevailing.offer(key_order, first_row, rows, &windows, partials);
+            return prevailing.offer(first_row, selected, &windows, partials);
         }
-        let ranges = partition.find_ranges(batch, side, last_found)?;
-        let ranges = partition.refine_blocking(batch, side, ranges, &check)?;
+        let matches = partition.key_matches(batch, side, last_found)?;
+        let ranges = partition.refine(batch, side, matches, &check)?;
         if !ranges.matched().any(|matched| matched) {
             return Ok(());
         }
-        let partials = aggregate(&ranges)?;
+        let partials = partition.aggregate(batch, &ranges, side, &check)?;
         self.aggregates
-            .merge(&self.plan, first_row, rows, ranges.matched(), partials)
+            .merge(&self.plan, first_row, selected, ranges.matched(), partials)
     }
 
     /// Merges the aggregates of a part of the build side, whose first row has this position, over the matches of all
@@ -110,6 +119,7 @@ impl Partials {
     pub(crate) fn take(&mut self) -> Self {
         let none = Self {
             plan: Arc::clone(&self.plan),
+            partition: Arc::clone(&self.partition),
             aggregates: PartialAggregates::new(&self.plan, 0),
             prevailing: None,
         };
@@ -117,15 +127,12 @@ impl Partials {
     }
 
     /// After the last run: whether each row has matched, and the aggregates.
-    pub(crate) fn finish(
-        mut self,
-        partition: &ProbePartition,
-    ) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
+    pub(crate) fn finish(mut self) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
         if let Some(prevailing) = self.prevailing {
             prevailing.merge_into(&self.plan, &mut self.aggregates)?;
         }
         self.aggregates
-            .finish(&self.plan, &partition.spec.aggregates)
+            .finish(&self.plan, &self.partition.spec.aggregates)
     }
 
     /// About how many bytes this takes.

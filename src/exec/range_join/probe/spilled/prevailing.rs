@@ -18,6 +18,8 @@ use crate::exec::range_join::spill::row_position::RowPosition;
 #[derive(Debug)]
 pub(crate) struct PrevailingSoFar {
     rows: Vec<Option<PrevailingRow>>,
+    /// The order of range keys, once there are any.
+    key_order: Option<KeyOrder>,
     /// The partial aggregates over each row; empty before the first one.
     columns: Vec<ArrayRef>,
 }
@@ -35,6 +37,7 @@ impl PrevailingSoFar {
     pub(crate) fn new(rows: usize) -> Self {
         Self {
             rows: std::iter::repeat_with(|| None).take(rows).collect(),
+            key_order: None,
             columns: vec![],
         }
     }
@@ -43,7 +46,6 @@ impl PrevailingSoFar {
     /// aggregates, and their keys as the last column.
     pub(crate) fn offer(
         &mut self,
-        key_order: &KeyOrder,
         found_in: RowPosition,
         selected: Option<&UInt32Array>,
         windows: &Windows,
@@ -51,6 +53,10 @@ impl PrevailingSoFar {
     ) -> Result<()> {
         let Some(keys) = partials.pop() else {
             return internal_err!("a spill run has not returned its prevailing keys");
+        };
+        let key_order = match &self.key_order {
+            Some(key_order) => key_order,
+            None => self.key_order.insert(KeyOrder::try_new(keys.data_type())?),
         };
         let keys = key_order.encode(&keys)?;
         let is_first = self.columns.is_empty();

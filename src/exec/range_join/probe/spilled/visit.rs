@@ -13,7 +13,7 @@ use crate::common::row_number::row_number;
 use crate::exec::common::blocking::{Waiting, blocking, joined};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::spilled::pairs::{Pairs, Ready, mark_in_run};
+use crate::exec::range_join::probe::spilled::pairs::{PartPairs, Ready, mark_in_run};
 use crate::exec::range_join::probe::spilled::partials::{Partials, answer_batch};
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::run_cache::{PartPosition, RunPart};
@@ -321,26 +321,18 @@ impl RunVisit {
             } = &mut batches[work.batch];
             match found {
                 Found::Aggregates(partials) => {
-                    let batch = (&*batch, &**bounds);
-                    partials.probe(partition, &side.key_order, batch, (part, run), waiting)?;
+                    partials.probe(batch, bounds, part, run, waiting)?;
                 }
                 Found::Pairs(join, matched) => {
-                    let ranges = partition.find_ranges(batch, &part.side, &mut last_found)?;
-                    let mut last_point = SearchHints::default();
-                    let up_to_point = partition.find_up_to_point(
-                        (&*batch, &ranges),
-                        &part.side,
-                        &mut last_point,
-                    )?;
-                    let _timer = partition.metrics.time_query();
-                    let pairs = Pairs {
+                    let mut pairs = PartPairs {
+                        partition,
                         join,
-                        part,
+                        side: &part.side,
                         slice_rows: side.pairs_at_once(partition.batch_size),
-                        up_to_point,
+                        batch,
+                        matched,
                     };
-                    let next = (&mut work.row, matched.as_mut_slice());
-                    if !pairs.add_to(&mut ready, batch, ranges, next, waiting)? {
+                    if !pairs.add_to(&mut ready, &mut work.row, &mut last_found, waiting)? {
                         continue;
                     }
                 }
@@ -370,7 +362,7 @@ impl RunVisit {
             let (join, matched) = match found {
                 Found::Aggregates(partials) => {
                     self.unreturned = (index + 1, 0);
-                    let (matched, aggregates) = partials.take().finish(partition)?;
+                    let (matched, aggregates) = partials.take().finish()?;
                     return Ok(Some(match &self.answers {
                         Some(schema) => vec![answer_batch(schema, matched, &aggregates)?],
                         None => partition.append_aggregates(batch, &matched, aggregates)?,
