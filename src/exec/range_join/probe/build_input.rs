@@ -159,7 +159,7 @@ impl BuildInput {
                 let builder = self.builder(self.columns.clone(), 1)?;
                 let inputs = || self.execute_all();
                 let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
-                Ok(join.await?.map(DeviceJoins::one))
+                Ok(join.await?.map(DeviceJoins::of_one))
             }
             OnDevices::Segments(kept, (columns, merge_plan)) => {
                 let builder = self.builder(columns.clone(), 1)?;
@@ -167,7 +167,11 @@ impl BuildInput {
                 let joins = builder.join_segments_on_devices(*kept, &devices).await?;
                 Ok(joins.map(|joins| {
                     self.metrics.record_segments(segments);
-                    DeviceJoins::merged(joins, merge_plan.clone(), searches)
+                    DeviceJoins {
+                        segments: joins,
+                        merge_plan: merge_plan.clone(),
+                        searches,
+                    }
                 }))
             }
         }

@@ -110,7 +110,7 @@ impl BuildState {
     ) -> Result<Self> {
         let rows = Arc::new(rows);
         if let Some(join) = builder.build_on_devices(&rows).await? {
-            return Ok(Self::OnDevices(Arc::new(DeviceJoins::one(join))));
+            return Ok(Self::OnDevices(Arc::new(DeviceJoins::of_one(join))));
         }
         let Ok(rows) = Arc::try_unwrap(rows) else {
             return internal_err!("the rows of a failed build are still in use");

@@ -68,8 +68,8 @@ impl ClosestMatches {
     /// The search in these ranges, one for each row of a probe batch. `up_to_point` has for each the rows up to its
     /// point, which may begin before the range and end after it.
     pub(crate) fn try_new(
-        ranges: Ranges,
         up_to_point: Ranges,
+        ranges: Ranges,
         limit: RowLimit,
         distance: &PairDistance,
         batch: &RecordBatch,

@@ -14,45 +14,18 @@ use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_join::bounds::evaluate_bound;
 use crate::exec::range_join::build_side::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
-use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::segments::SegmentedSide;
-use crate::exec::range_join::probe::spilled::merge::MergePlan;
+use crate::exec::range_join::probe::segments::{Segmented, SegmentedSide};
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::CandidateRanges;
 
-/// A build side on devices, in one or several segments.
-#[derive(Debug)]
-pub(crate) struct DeviceJoins {
-    /// The first one has the first rows, if their order matters.
-    segments: Vec<DeviceJoin>,
-    /// How aggregates are merged; `None` for those of one segment.
-    merge_plan: Option<Arc<MergePlan>>,
-    searches: Searches,
-}
+/// A build side on devices.
+pub(crate) type DeviceJoins = Segmented<DeviceJoin>;
 
 impl DeviceJoins {
-    /// A build side in segments whose answers are merged.
-    pub(crate) fn merged(
-        segments: Vec<DeviceJoin>,
-        merge_plan: Option<Arc<MergePlan>>,
-        searches: Searches,
-    ) -> Self {
-        Self {
-            segments,
-            merge_plan,
-            searches,
-        }
-    }
-
-    /// A build side in one segment.
-    pub(crate) fn one(join: DeviceJoin) -> Self {
-        Self::merged(vec![join], None, Searches::default())
-    }
-
     /// Number of build rows that can match.
     pub(crate) fn rows(&self) -> usize {
         self.segments.iter().map(DeviceJoin::rows).sum()
@@ -150,7 +123,7 @@ impl DeviceJoinPartition {
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
         let plan = build.merge_plan.as_ref();
         let mut partials = plan.map(|plan| Partials::new(plan, &self.partition, rows));
-        build.searches.add(rows, build.segments.len());
+        build.record_search(rows);
         for (number, (segment, probe)) in build.segments.iter().zip(probes).enumerate() {
             let Some(answers) = segment.answer(probe, record_fallback)? else {
                 return Ok(None);

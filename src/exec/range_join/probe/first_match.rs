@@ -22,25 +22,6 @@ use crate::exec::range_join::probe::qualifying::QualifyingRows;
 /// The number of candidates of each row in the first round.
 const FIRST_CANDIDATES: usize = 4;
 
-/// The search for the first match of each row of a probe batch.
-pub(crate) struct FirstMatches<'a> {
-    /// `None` if the first candidates are the matches.
-    residual: Option<&'a JoinFilter>,
-    /// The rows of the ranges that are candidates; `None` if all are.
-    qualifying: Option<QualifyingRows>,
-    batch: &'a RecordBatch,
-    build: &'a BuildSide,
-    /// The most candidates that are evaluated at once.
-    slice_rows: usize,
-    /// The rows that have candidates in this round, the last one first.
-    undecided: Vec<Undecided>,
-    /// The rows that have candidates in the next round.
-    next_round: Vec<Undecided>,
-    /// The number of candidates of each row in this round.
-    candidates: usize,
-    found: Vec<(i64, i64)>,
-}
-
 /// A probe row without a match so far, and the positions that have not been looked at.
 #[derive(Clone, Copy)]
 struct Undecided {
@@ -52,103 +33,58 @@ struct Undecided {
 /// A range without rows.
 const EMPTY: (i64, i64) = (0, -1);
 
-impl<'a> FirstMatches<'a> {
-    /// The search in these ranges of the rows of a batch.
-    pub(crate) fn new(
-        residual: &'a JoinFilter,
-        batch: &'a RecordBatch,
-        build: &'a BuildSide,
-        ranges: &Ranges,
-        slice_rows: usize,
-    ) -> Result<Self> {
-        let mut undecided = vec![];
-        for (row, range) in (0..).zip(ranges.iter()) {
-            let Range { start, end } = rows_between(range)?;
-            if start < end {
-                undecided.push(Undecided { row, start, end });
+/// For each row of a batch the range of the first row in its range that meets a condition, or an empty one. Candidates
+/// are the rows of its range, or those of them that are `qualifying`, and at most `slice_rows` are evaluated at once.
+/// Calls `check` between slices.
+pub(crate) fn first_matches(
+    condition: &JoinFilter,
+    qualifying: Option<&QualifyingRows>,
+    batch: &RecordBatch,
+    build: &BuildSide,
+    ranges: &Ranges,
+    slice_rows: usize,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Ranges> {
+    let mut found = vec![EMPTY; ranges.len()];
+    let mut candidates = FIRST_CANDIDATES.min(slice_rows);
+    // The last row is first.
+    let mut round = vec![];
+    for (row, range) in (0..).zip(ranges.iter()) {
+        let Range { start, end } = rows_between(range)?;
+        if start < end {
+            round.push(Undecided { row, start, end });
+        }
+    }
+    while !round.is_empty() {
+        round.reverse();
+        let mut next_round = vec![];
+        while !round.is_empty() {
+            check()?;
+            let slice = match qualifying {
+                Some(qualifying) => {
+                    let left = round.len().saturating_sub(slice_rows / candidates);
+                    let mut taken = round.split_off(left);
+                    taken.reverse();
+                    take_qualifying(qualifying, taken, candidates)?
+                }
+                None => take_slice(&mut round, candidates, slice_rows)?,
+            };
+            let slice = slice.meeting(Some(condition), batch, build)?;
+            let mut first = 0;
+            for (undecided, end) in slice.ended {
+                if let [position, ..] = slice.positions[first..end] {
+                    let position = i64::from(position);
+                    found[undecided.row as usize] = (position, position);
+                } else if undecided.start < undecided.end {
+                    next_round.push(undecided);
+                }
+                first = end;
             }
         }
-        undecided.reverse();
-        Ok(Self {
-            residual: Some(residual),
-            qualifying: None,
-            batch,
-            build,
-            slice_rows,
-            undecided,
-            next_round: vec![],
-            candidates: FIRST_CANDIDATES.min(slice_rows),
-            found: vec![EMPTY; ranges.len()],
-        })
+        round = next_round;
+        candidates = (2 * candidates).min(slice_rows);
     }
-
-    /// The search among the rows that meet a threshold, with the rest of the condition.
-    pub(crate) fn among(
-        qualifying: QualifyingRows,
-        rest: Option<&'a JoinFilter>,
-        batch: &'a RecordBatch,
-        build: &'a BuildSide,
-        ranges: &Ranges,
-        slice_rows: usize,
-    ) -> Result<Self> {
-        let Some(rest) = rest else {
-            let found = qualifying.first()?;
-            return Ok(Self {
-                residual: None,
-                qualifying: None,
-                batch,
-                build,
-                slice_rows,
-                undecided: vec![],
-                next_round: vec![],
-                candidates: 0,
-                found: found.iter().collect(),
-            });
-        };
-        Ok(Self {
-            qualifying: Some(qualifying),
-            ..Self::new(rest, batch, build, ranges, slice_rows)?
-        })
-    }
-
-    /// For each row the range of its first match, or an empty one. To be called after [`Self::step`] has returned
-    /// false.
-    pub(crate) fn finish(self) -> Ranges {
-        self.found.into_iter().collect()
-    }
-
-    /// Evaluates one slice of candidates. Returns whether there are more.
-    pub(crate) fn step(&mut self) -> Result<bool> {
-        let Some(residual) = self.residual else {
-            return Ok(false);
-        };
-        if self.undecided.is_empty() {
-            self.undecided = std::mem::take(&mut self.next_round);
-            self.undecided.reverse();
-            self.candidates = (2 * self.candidates).min(self.slice_rows);
-        }
-        let slice = match &self.qualifying {
-            Some(qualifying) => {
-                let taken = (self.slice_rows / self.candidates).min(self.undecided.len());
-                let mut taken = self.undecided.split_off(self.undecided.len() - taken);
-                taken.reverse();
-                take_qualifying(qualifying, taken, self.candidates)?
-            }
-            None => take_slice(&mut self.undecided, self.candidates, self.slice_rows)?,
-        };
-        let slice = slice.meeting(Some(residual), self.batch, self.build)?;
-        let mut first = 0;
-        for (undecided, end) in slice.ended {
-            if let [position, ..] = slice.positions[first..end] {
-                let position = i64::from(position);
-                self.found[undecided.row as usize] = (position, position);
-            } else if undecided.start < undecided.end {
-                self.next_round.push(undecided);
-            }
-            first = end;
-        }
-        Ok(!self.undecided.is_empty() || !self.next_round.is_empty())
-    }
+    Ok(found.into_iter().collect())
 }
 
 /// Candidates of rows, each with the positions that are left after these.

@@ -12,7 +12,6 @@ pub(crate) mod join_prepared;
 pub(crate) mod key_errors;
 pub(crate) mod nearest;
 pub(crate) mod nearest_of_segments;
-pub(crate) mod nearest_search;
 pub(crate) mod pair_search;
 pub(crate) mod partition;
 pub(crate) mod prevailing;

@@ -17,8 +17,8 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::candidates::{Candidates, StepLimit};
-use crate::exec::range_join::probe::nearest::clip;
-use crate::exec::range_join::probe::nearest_search::NearestSearch;
+use crate::exec::range_join::probe::closest::ClosestMatches;
+use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
@@ -44,8 +44,12 @@ pub(crate) struct PairSearch {
 
 /// Where the pairs that have not been found are.
 enum Rest {
+    /// All in the ranges of the probe rows.
     InRanges(Candidates),
-    Nearest(NearestSearch),
+    /// Those nearest an end of their range, or first in an order that is the same for all probe rows.
+    FromEnd(NearestMatches),
+    /// Those closest to a point.
+    FromPoint(ClosestMatches),
 }
 
 /// What the next step of a search needs and is not built.
@@ -91,16 +95,22 @@ impl PairSearch {
             Some(limit) => {
                 let order = build.row_order.as_ref();
                 unbuilt_order = order.filter(|order| order.should_build(&ranges)).cloned();
-                let up_to_point = partition.find_up_to_point(&batch, &ranges, build, last_found)?;
-                Rest::Nearest(NearestSearch::try_new(
-                    join,
-                    limit,
-                    ranges,
-                    up_to_point,
-                    &batch,
-                    build,
-                    slice_rows,
-                )?)
+                match join.distance() {
+                    Some(distance) => Rest::FromPoint(ClosestMatches::try_new(
+                        partition.find_up_to_point(distance, &batch, &ranges, build, last_found)?,
+                        ranges,
+                        limit,
+                        distance,
+                        &batch,
+                        build,
+                        slice_rows,
+                    )?),
+                    None => {
+                        let has_condition = join.residual().is_some();
+                        let nearest = NearestMatches::new(ranges, limit, has_condition, slice_rows);
+                        Rest::FromEnd(nearest)
+                    }
+                }
             }
         };
         Ok(Self {
@@ -127,7 +137,8 @@ impl PairSearch {
     pub(crate) fn is_done(&self) -> bool {
         match &self.rest {
             Rest::InRanges(candidates) => candidates.is_done(),
-            Rest::Nearest(nearest) => nearest.is_done(),
+            Rest::FromEnd(nearest) => nearest.is_done(),
+            Rest::FromPoint(closest) => closest.is_done(),
         }
     }
 
@@ -136,7 +147,8 @@ impl PairSearch {
     pub(crate) fn next_row(&self) -> Option<usize> {
         match &self.rest {
             Rest::InRanges(candidates) => candidates.next_row(),
-            Rest::Nearest(nearest) => nearest.is_done().then(|| self.batch.num_rows()),
+            // Rows that have been begun can't be told from others.
+            _ => self.is_done().then(|| self.batch.num_rows()),
         }
     }
 
@@ -146,7 +158,7 @@ impl PairSearch {
             return Some(Unbuilt::Order(order));
         }
         let (partition, build) = (&self.partition, &self.build);
-        if let Rest::Nearest(NearestSearch::FromEnd(nearest)) = &mut self.rest {
+        if let Rest::FromEnd(nearest) = &mut self.rest {
             // Long searches go on by the index once they justify it.
             let read = nearest.take_long_candidates();
             self.begins_threshold = read > 0 && partition.goes_on_by_threshold(build, read);
@@ -162,18 +174,25 @@ impl PairSearch {
             self.begin_threshold()?;
         }
         let join = Arc::clone(&self.join);
+        let (batch, build) = (&self.batch, &self.build);
+        let found = |row, position: Option<u32>| match position {
+            Some(position) => pairs.add(row, position),
+            None if self.keeps_probe_rows => pairs.add(row, NO_ROW),
+            None => {}
+        };
         let candidates = match &mut self.rest {
             Rest::InRanges(candidates) => candidates,
-            Rest::Nearest(nearest) => {
-                let indexed = nearest.step(&join, &self.batch, &self.build)?;
+            Rest::FromEnd(nearest) => {
+                let indexed = nearest.step(&join, batch, build)?;
                 if indexed > 0 {
                     self.partition.metrics.record_threshold_rows(indexed);
                 }
-                nearest.take_found(|row, position| match position {
-                    Some(position) => pairs.add(row, position),
-                    None if self.keeps_probe_rows => pairs.add(row, NO_ROW),
-                    None => {}
-                });
+                nearest.take_found(found);
+                return Ok(());
+            }
+            Rest::FromPoint(closest) => {
+                closest.step(&join, batch, build)?;
+                closest.take_found(found);
                 return Ok(());
             }
         };
@@ -196,11 +215,11 @@ impl PairSearch {
                 partition.record_threshold_rows(found.as_ref(), batch);
                 candidates.qualifying = found;
             }
-            Rest::Nearest(NearestSearch::FromEnd(nearest)) => {
+            Rest::FromEnd(nearest) => {
                 let ranges = nearest.ranges();
                 nearest.go_on_by(partition.find_qualifying(batch, &self.build, ranges)?);
             }
-            Rest::Nearest(NearestSearch::FromPoint(_)) => {}
+            Rest::FromPoint(_) => {}
         }
         Ok(())
     }

@@ -18,11 +18,12 @@ use crate::exec::range_join::bounds::{evaluate_bound, evaluate_threshold, wrappe
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::ProbeMetrics;
-use crate::exec::range_join::probe::first_match::FirstMatches;
+use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::probe::first_match::first_matches;
 use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::exec::range_join::row_threshold::with_columns;
+use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
@@ -225,61 +226,48 @@ impl ProbePartition {
             unbuilt,
         } = matches;
         unbuilt.iter().try_for_each(|index| index.build())?;
+        let Some(residual) = self.row_join.as_ref().and_then(|join| join.residual()) else {
+            return Ok(ranges);
+        };
         let mut qualifying = None;
         if uses_threshold {
             self.build_threshold_index(build, check);
             qualifying = self.find_qualifying(batch, build, &ranges)?;
             self.record_threshold_rows(qualifying.as_ref(), batch);
         }
-        let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? else {
-            return Ok(ranges);
-        };
-        while search.step()? {
-            check()?;
+        let _timer = self.metrics.time_query();
+        let size = self.batch_size;
+        match (&qualifying, self.threshold()) {
+            (Some(rows), Some(threshold)) => match &threshold.rest {
+                Some(rest) => first_matches(rest, Some(rows), batch, build, &ranges, size, check),
+                None => rows.first(),
+            },
+            _ => first_matches(residual, None, batch, build, &ranges, size, check),
         }
-        Ok(search.finish())
     }
 
-    /// The search for the first rows that meet the further condition, if there is one.
-    fn first_matches<'a>(
-        &'a self,
-        batch: &'a RecordBatch,
-        build: &'a BuildSide,
-        ranges: &Ranges,
-        qualifying: Option<QualifyingRows>,
-    ) -> Result<Option<FirstMatches<'a>>> {
-        let Some(join) = self.row_join.as_deref() else {
-            return Ok(None);
-        };
-        let size = self.batch_size;
-        let search = match (qualifying, join.threshold(), join.residual()) {
-            (Some(rows), Some(threshold), _) => {
-                let rest = threshold.rest.as_ref();
-                FirstMatches::among(rows, rest, batch, build, ranges, size)?
-            }
-            (_, _, Some(residual)) => FirstMatches::new(residual, batch, build, ranges, size)?,
-            (_, _, None) => return Ok(None),
-        };
-        Ok(Some(search))
+    /// The threshold of the join, if it has one.
+    fn threshold(&self) -> Option<&RowThreshold> {
+        self.row_join.as_ref()?.threshold()
     }
 
     /// Whether the index on the join's threshold, if it has one, is to search these ranges. Counts them.
     pub(crate) fn uses_threshold(&self, build: &BuildSide, ranges: &Ranges) -> bool {
-        let threshold = self.row_join.as_ref().and_then(|join| join.threshold());
         let (index, rows) = (&build.threshold_index, build.rows().len());
-        threshold.is_some_and(|threshold| index.is_justified(threshold, ranges, rows))
+        self.threshold()
+            .is_some_and(|threshold| index.is_justified(threshold, ranges, rows))
     }
 
     /// Whether it is to go on with searches for nearest rows that have read this many rows. Counts them.
     pub(crate) fn goes_on_by_threshold(&self, build: &BuildSide, read: usize) -> bool {
-        let threshold = self.row_join.as_ref().and_then(|join| join.threshold());
         let (index, rows) = (&build.threshold_index, build.rows().len());
-        threshold.is_some_and(|threshold| index.is_justified_by(threshold, read, rows))
+        self.threshold()
+            .is_some_and(|threshold| index.is_justified_by(threshold, read, rows))
     }
 
     /// Builds the index on the join's threshold, unless that has been tried. Blocks.
     pub(crate) fn build_threshold_index(&self, build: &BuildSide, check: &dyn Fn() -> Result<()>) {
-        if let Some(threshold) = self.row_join.as_ref().and_then(|join| join.threshold()) {
+        if let Some(threshold) = self.threshold() {
             let (index, columns) = (&build.threshold_index, &build.row_columns);
             index.build(threshold, columns, build.rows().len(), &self.pool, check);
         }
@@ -302,8 +290,7 @@ impl ProbePartition {
         build: &BuildSide,
         ranges: &Ranges,
     ) -> Result<Option<QualifyingRows>> {
-        let threshold = self.row_join.as_ref().and_then(|join| join.threshold());
-        let (Some(threshold), Some(_)) = (threshold, build.threshold_index.index()) else {
+        let (Some(threshold), Some(_)) = (self.threshold(), build.threshold_index.index()) else {
             return Ok(None);
         };
         let Ok(limits) = evaluate_threshold(&threshold.limit, batch, ranges) else {
@@ -330,24 +317,22 @@ impl ProbePartition {
     }
 
     /// For each row of a batch, which matches these ranges, the positions of the build side with its equality keys up
-    /// to the point from which its matches are ordered by their distance; `None` if they are not.
+    /// to the point from which its matches are ordered by their distance.
     pub(crate) fn find_up_to_point(
         &self,
+        distance: &PairDistance,
         batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
         last_found: &mut SearchHints,
-    ) -> Result<Option<Ranges>> {
-        let Some(distance) = self.row_join.as_ref().and_then(|join| join.distance()) else {
-            return Ok(None);
-        };
+    ) -> Result<Ranges> {
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
         let bound_id = (self.spec.bounds.len(), Comparison::AtMost);
         let rows = build.rows();
         rows.narrow(&mut up_to_point, bound_id, &points, last_found)?;
-        Ok(Some(up_to_point.into()))
+        Ok(up_to_point.into())
     }
 
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows

@@ -20,17 +20,20 @@ use rmq_engine::SearchHints;
 
 /// A build side in one or several segments.
 #[derive(Debug)]
-pub(crate) struct SegmentedSide {
+pub(crate) struct Segmented<S> {
     /// The first one has the first rows, if their order matters.
-    pub(crate) segments: Vec<Arc<BuildSide>>,
+    pub(crate) segments: Vec<S>,
     /// How aggregates are merged; `None` if rows are returned, or for those of one segment.
     pub(crate) merge_plan: Option<Arc<MergePlan>>,
     pub(crate) searches: Searches,
 }
 
-impl SegmentedSide {
+/// A build side in memory.
+pub(crate) type SegmentedSide = Segmented<Arc<BuildSide>>;
+
+impl<S> Segmented<S> {
     /// A build side in one segment.
-    pub(crate) fn of_one(side: Arc<BuildSide>) -> Self {
+    pub(crate) fn of_one(side: S) -> Self {
         Self {
             segments: vec![side],
             merge_plan: None,
@@ -42,7 +45,9 @@ impl SegmentedSide {
     pub(crate) fn record_search(&self, probe_rows: usize) {
         self.searches.add(probe_rows, self.segments.len());
     }
+}
 
+impl SegmentedSide {
     /// Whether what segments answer can be merged for a join of these columns. The order of a probe side without an end
     /// is kept.
     pub(crate) fn may_answer(

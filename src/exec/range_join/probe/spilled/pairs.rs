@@ -16,6 +16,7 @@ use crate::exec::range_join::probe::candidate_pairs::PairBuffer;
 use crate::exec::range_join::probe::candidates::StepLimit;
 use crate::exec::range_join::probe::pair_search::PairSearch;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::range_agg::values::Values;
 use rmq_engine::SearchHints;
@@ -41,15 +42,27 @@ pub(crate) fn mark_in_run(
 pub(crate) struct Ready<'a> {
     pub(crate) batches: Vec<RecordBatch>,
     /// Registers the batches.
-    pub(crate) memory: &'a MemoryReservation,
+    memory: &'a MemoryReservation,
     /// The estimated bytes that a row has of the build side.
-    pub(crate) row_bytes: usize,
-    pub(crate) limit: usize,
+    row_bytes: usize,
+    /// The bytes with which a turn ends.
+    limit: usize,
     /// Whether the pool had no memory for the last rows.
-    pub(crate) is_denied: bool,
+    is_denied: bool,
 }
 
-impl Ready<'_> {
+impl<'a> Ready<'a> {
+    /// No rows yet.
+    pub(crate) fn new(side: &SpilledSide, memory: &'a MemoryReservation) -> Self {
+        Self {
+            batches: vec![],
+            memory,
+            row_bytes: side.row_bytes(),
+            limit: side.partition_bytes(),
+            is_denied: false,
+        }
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         !self.batches.is_empty() && (self.is_denied || self.memory.size() >= self.limit)
     }

@@ -16,21 +16,18 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt16Type};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
-use futures::stream::BoxStream;
 
 use crate::common::dictionaries::select;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_input::BatchStream;
 use crate::exec::range_join::probe::spilled::partials::answer_schema;
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter, gather};
 use crate::exec::range_join::spill::reader::SpilledRows;
 use crate::exec::range_join::spill::routing::{hash_keys, valid_keys};
-
-/// Batches of one partition.
-type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// Writes the rows of a probe partition.
 pub(crate) struct ProbePartsWriter {

@@ -12,10 +12,9 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
-use futures::TryStreamExt;
-use futures::stream::BoxStream;
 
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_input::{BatchStream, next_with_rows};
 use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
 use crate::exec::range_join::probe::spilled::probe_parts::{
     AnsweredRows, ProbeParts, ProbePartsWriter,
@@ -26,9 +25,6 @@ use crate::exec::range_join::probe::spilled::visit::{Buffered, BufferedRows, Run
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
 use crate::range_agg::values::Values;
-
-/// Batches of one partition.
-type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// A build side in fewer runs is not divided by hashes: they are read as often as the probe rows fill a buffer.
 const MIN_DIVIDED_RUNS: usize = 3;
@@ -236,15 +232,10 @@ impl SpilledStream {
         if let Some(remainder) = self.remainder.take() {
             return Ok(Some(remainder));
         }
-        let Some(input) = &mut self.input else {
-            return Ok(None);
-        };
-        while let Some(batch) = input.try_next().await? {
-            if batch.num_rows() > 0 {
-                return Ok(Some(batch));
-            }
+        match &mut self.input {
+            Some(input) => next_with_rows(input).await,
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     /// The next build rows to be returned by whether they have matched.
