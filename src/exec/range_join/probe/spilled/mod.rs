@@ -21,7 +21,6 @@ pub(crate) mod merge;
 pub(crate) mod merge_states;
 pub(crate) mod pairs;
 pub(crate) mod partials;
-pub(crate) mod prevailing;
 pub(crate) mod probe_buffer;
 pub(crate) mod probe_parts;
 pub(crate) mod run_cache;

@@ -159,13 +159,14 @@ impl PartPairs<'_> {
                 rows: if ready.is_full() { 1 } else { usize::MAX },
             };
             search.step(limit, &mut pairs)?;
-            if pairs.len() < self.slice_rows && !search.is_done() && !ready.is_full() {
-                continue;
+            let end = search.next_row();
+            let end = end.filter(|_| search.is_done() || ready.is_full());
+            let kept = end.map_or(self.slice_rows - 1, |_| 0);
+            while pairs.len() > kept {
+                let pairs = pairs.take(self.slice_rows);
+                self.add(ready, &search.batch, pairs, first)?;
             }
-            self.add(ready, &search.batch, std::mem::take(&mut pairs), first)?;
-            if let Some(row) = search.next_row()
-                && (ready.is_full() || search.is_done())
-            {
+            if let Some(row) = end {
                 return Ok(row);
             }
         }
@@ -179,9 +180,6 @@ impl PartPairs<'_> {
         pairs: PairBuffer,
         first: usize,
     ) -> Result<()> {
-        if pairs.is_empty() {
-            return Ok(());
-        }
         let matched = self.matched.get_mut(first..).unwrap_or_default();
         pairs.mark(self.side, matched);
         let (rows, positions) = pairs.into_arrays();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
@@ -15,7 +15,6 @@ use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
-use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::run_cache::RunPart;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
@@ -28,18 +27,19 @@ pub(crate) struct Partials {
     partition: Arc<ProbePartition>,
     aggregates: PartialAggregates,
     /// The prevailing rows, if the join includes them and another run than that of the window may have them.
-    prevailing: Option<PrevailingSoFar>,
+    prevailing: Option<PartialAggregates>,
 }
 
 impl Partials {
     /// Of this many probe rows, before the first run.
     pub(crate) fn new(plan: &Arc<MergePlan>, partition: &Arc<ProbePartition>, rows: usize) -> Self {
-        let prevailing = partition.spec.prevailing && plan.columns.may_merge();
+        let prevailing = plan.prevailing.as_ref();
+        let prevailing = prevailing.filter(|_| plan.columns.may_merge());
         Self {
             plan: Arc::clone(plan),
             partition: Arc::clone(partition),
-            aggregates: PartialAggregates::new(plan, rows),
-            prevailing: prevailing.then(|| PrevailingSoFar::new(rows)),
+            aggregates: PartialAggregates::new(&plan.merges, rows),
+            prevailing: prevailing.map(|merges| PartialAggregates::new(merges, rows)),
         }
     }
 
@@ -78,19 +78,26 @@ impl Partials {
         waiting: &Waiting,
     ) -> Result<()> {
         let (partition, check) = (&self.partition, || waiting.check());
-        let aggregate = |ranges: &Ranges| {
-            let mut indexes = side.justified_indexes(ranges);
-            indexes.try_for_each(|index| index.build())?;
-            partition.aggregate(batch, ranges, side, &check)
-        };
-        if let Some(prevailing) = &mut self.prevailing {
+        if let Some((prevailing, plan)) =
+            self.prevailing.as_mut().zip(self.plan.prevailing.as_ref())
+        {
+            let aggregate = |ranges: &Ranges| {
+                let mut indexes = side.justified_indexes(ranges);
+                indexes.try_for_each(|index| index.build())?;
+                partition.aggregate(batch, ranges, side, &check)
+            };
             let windows = partition.find_windows(batch, side, last_found)?;
-            let partials = aggregate(&windows.rows)?;
-            let matched = windows.rows.matched();
-            self.aggregates
-                .merge(&self.plan, first_row, selected, matched, partials)?;
-            let partials = aggregate(&windows.prevailing)?;
-            return prevailing.offer(first_row, selected, &windows, partials);
+            let (rows, partials) = (&windows.rows, aggregate(&windows.rows)?);
+            self.aggregates.merge(
+                &self.plan.merges,
+                first_row,
+                selected,
+                rows.matched(),
+                partials,
+            )?;
+            let (rows, mut partials) = (&windows.prevailing, aggregate(&windows.prevailing)?);
+            partials.insert(0, Arc::new(windows.have_prevailing()));
+            return prevailing.merge(plan, first_row, selected, rows.matched(), partials);
         }
         let matches = partition.key_matches(batch, side, last_found)?;
         let ranges = partition.refine(batch, side, matches, &check)?;
@@ -98,8 +105,13 @@ impl Partials {
             return Ok(());
         }
         let partials = partition.aggregate(batch, &ranges, side, &check)?;
-        self.aggregates
-            .merge(&self.plan, first_row, selected, ranges.matched(), partials)
+        self.aggregates.merge(
+            &self.plan.merges,
+            first_row,
+            selected,
+            ranges.matched(),
+            partials,
+        )
     }
 
     /// Merges the aggregates of a part of the build side, whose first row has this position, over the matches of all
@@ -112,7 +124,7 @@ impl Partials {
     ) -> Result<()> {
         let matched = matched.iter().copied();
         self.aggregates
-            .merge(&self.plan, first_row, None, matched, aggregates)
+            .merge(&self.plan.merges, first_row, None, matched, aggregates)
     }
 
     /// Takes this, and leaves that of no rows.
@@ -120,7 +132,7 @@ impl Partials {
         let none = Self {
             plan: Arc::clone(&self.plan),
             partition: Arc::clone(&self.partition),
-            aggregates: PartialAggregates::new(&self.plan, 0),
+            aggregates: PartialAggregates::new(&self.plan.merges, 0),
             prevailing: None,
         };
         std::mem::replace(self, none)
@@ -129,7 +141,17 @@ impl Partials {
     /// After the last run: whether each row has matched, and the aggregates.
     pub(crate) fn finish(mut self) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
         if let Some(prevailing) = self.prevailing {
-            prevailing.merge_into(&self.plan, &mut self.aggregates)?;
+            let (matched, columns) = prevailing.into_columns();
+            if let [are_in_windows, partials @ ..] = columns.as_slice() {
+                let are_in_windows = are_in_windows.as_boolean();
+                let matched = matched.into_iter().zip(are_in_windows);
+                let counts = matched.map(|(matched, is_in)| matched && is_in == Some(false));
+                // Its key decides before its position would.
+                let position = RowPosition::default();
+                let partials = partials.to_vec();
+                self.aggregates
+                    .merge(&self.plan.merges, position, None, counts, partials)?;
+            }
         }
         self.aggregates
             .finish(&self.plan, &self.partition.spec.aggregates)
@@ -137,7 +159,7 @@ impl Partials {
 
     /// About how many bytes this takes.
     pub(crate) fn bytes(&self) -> usize {
-        let prevailing = self.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
+        let prevailing = self.prevailing.as_ref().map_or(0, PartialAggregates::bytes);
         self.aggregates.bytes() + prevailing
     }
 }
