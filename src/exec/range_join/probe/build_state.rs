@@ -6,7 +6,8 @@
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
 //!
-//! Where most rows are kept and others were appended, each part is in memory by itself, or on devices. One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
+//! Where most rows are kept and others were appended, each of both is in memory by itself, or on devices. A build side
+//! that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +27,7 @@ use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::run::BuildRuns;
 
 /// A collected build side, which partitions of the probe side share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum BuildState {
     /// Sorted and indexed in memory: finds ranges of rows, aggregates them, and returns rows.
     InMemory(Arc<SegmentedSide>),
@@ -39,14 +40,14 @@ pub(crate) enum BuildState {
 /// A build side, and the rows that are not in it because their range key has failed.
 #[derive(Debug)]
 pub(crate) struct PreparedBuild {
-    pub(crate) state: Arc<BuildState>,
+    pub(crate) state: BuildState,
     pub(crate) key_errors: Option<Arc<KeyErrors>>,
 }
 
 impl From<BuildState> for PreparedBuild {
     fn from(state: BuildState) -> Self {
         Self {
-            state: Arc::new(state),
+            state,
             key_errors: None,
         }
     }
@@ -85,10 +86,7 @@ impl BuildState {
             }
             (None, None) => Self::build(&builder, rows, probe_partitions).await?,
         };
-        Ok(PreparedBuild {
-            state: Arc::new(state),
-            key_errors,
-        })
+        Ok(PreparedBuild { state, key_errors })
     }
 
     /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.

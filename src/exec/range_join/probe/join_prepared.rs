@@ -31,7 +31,7 @@ pub(super) async fn join_prepared(
         }
         input = checked(Arc::clone(&partition), Arc::clone(errors), input);
     }
-    let build = Arc::clone(&prepared.state);
+    let build = &prepared.state;
     if build.is_empty() && !returns_unmatched(&partition) {
         if prepared.key_errors.is_some() {
             while next_with_rows(&mut input).await?.is_some() {}
@@ -44,7 +44,7 @@ pub(super) async fn join_prepared(
         run_again_later().await;
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
-    Ok(match (&*build, partition.returned_rows()) {
+    Ok(match (build, partition.returned_rows()) {
         (BuildState::InMemory(side), Some(join)) => {
             join_rows(partition, join, Arc::clone(side), input)
         }

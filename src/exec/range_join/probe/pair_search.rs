@@ -161,14 +161,14 @@ impl PairSearch {
         if let Rest::FromEnd(nearest) = &mut self.rest {
             // Long searches go on by the index once they justify it.
             let read = nearest.take_long_candidates();
-            self.begins_threshold = read > 0 && partition.goes_on_by_threshold(build, read);
+            self.begins_threshold |= read > 0 && partition.goes_on_by_threshold(build, read);
         }
         let is_unbuilt = self.begins_threshold && !build.threshold_index.is_decided();
         is_unbuilt.then(|| Unbuilt::Threshold(Arc::clone(partition), Arc::clone(build)))
     }
 
-    /// Finds the next pairs, so that there are at most as many as the limit says, or looks at as many candidates. If the
-    /// join returns build rows, marks these instead.
+    /// Finds the next pairs, so that there are at most as many as the limit says, or looks at as many candidates. If
+    /// the join returns build rows, marks these instead.
     pub(crate) fn step(&mut self, limit: StepLimit, pairs: &mut PairBuffer) -> Result<()> {
         if std::mem::take(&mut self.begins_threshold) {
             self.begin_threshold()?;
