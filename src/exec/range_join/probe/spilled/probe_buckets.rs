@@ -9,6 +9,7 @@
 //! the number of their bucket, and in the buckets only the columns that the join reads. Answers of a bucket are in the
 //! order of its rows, so each row takes the next answer of its bucket.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array};
@@ -50,6 +51,8 @@ pub(crate) struct ProbeBuckets {
     pub(crate) runs: Arc<RunSet>,
     /// The rows of each run, then those that match nothing; `None` once they have been read.
     buckets: Vec<Option<SpilledRows>>,
+    /// The numbers of the runs that the rows of the current bucket visit: one, or none if they match nothing.
+    pub(crate) visited: Range<usize>,
     in_order: Option<SpilledRows>,
     answers: Option<BucketAnswers>,
 }
@@ -178,6 +181,7 @@ impl ProbeBucketsWriter {
             partition,
             runs,
             buckets,
+            visited: 0..0,
             in_order: in_order.flatten(),
             answers,
         })
@@ -185,12 +189,9 @@ impl ProbeBucketsWriter {
 }
 
 impl ProbeBuckets {
-    /// Begins to read the rows of the next bucket: of the run with the number `current`, or one that follows it in a
-    /// circle. Returns the number of its run as well, if it has one; `None` if all have been read.
-    pub(crate) fn next_bucket(
-        &mut self,
-        current: Option<usize>,
-    ) -> Result<Option<(Option<usize>, BatchStream)>> {
+    /// Begins to read the rows of the next bucket: that of the run with the number `current`, or one that follows it in
+    /// a circle. `None` if all have been read.
+    pub(crate) fn next_bucket(&mut self, current: Option<usize>) -> Result<Option<BatchStream>> {
         let numbers = self.runs.numbers();
         let current = current.filter(|number| numbers.contains(number));
         let first = current.map_or(0, |number| number - numbers.start);
@@ -205,8 +206,9 @@ impl ProbeBuckets {
             let writer = PartitionWriter::new(files, 1).with_batch_bytes(answers.batch_bytes);
             answers.open = Some((bucket, writer));
         }
-        let number = Some(numbers.start + bucket).filter(|number| numbers.contains(number));
-        Ok(Some((number, rows.read(true)?)))
+        let first = (numbers.start + bucket).min(numbers.end);
+        self.visited = first..(first + 1).min(numbers.end);
+        rows.read(true).map(Some)
     }
 
     /// The schema of answers, if there are any.

@@ -57,8 +57,8 @@ struct SpilledStream {
     /// The rows of a batch that did not fit into the last buffer.
     remainder: Option<RecordBatch>,
     visit: Option<RunVisit>,
-    /// The probe rows on disk, and the number of the run that those of the input visit, if they are divided.
-    buckets: Option<(ProbeBuckets, Option<usize>)>,
+    /// The probe rows on disk, if they are divided. Those of the input are of its current bucket then.
+    buckets: Option<ProbeBuckets>,
     /// The divided probe rows with their answers.
     in_order: Option<AnsweredRows>,
     /// Whether matches may still be marked.
@@ -83,7 +83,7 @@ impl RowSource for SpilledStream {
             let (visit, rows) = visit.turn().await?;
             self.visit = visit;
             return match &mut self.buckets {
-                Some((buckets, _)) if buckets.answer_schema().is_some() => {
+                Some(buckets) if buckets.answer_schema().is_some() => {
                     buckets.write_answers(rows).await?;
                     Ok(Some(vec![]))
                 }
@@ -97,12 +97,12 @@ impl RowSource for SpilledStream {
             }
             return Ok(Some(vec![]));
         }
-        if let Some((mut buckets, _)) = self.buckets.take() {
+        if let Some(mut buckets) = self.buckets.take() {
             buckets.end_bucket().await?;
             let current = self.side.cache.current().map(|part| part.run);
-            if let Some((run, rows)) = buckets.next_bucket(current)? {
+            if let Some(rows) = buckets.next_bucket(current)? {
                 self.input = Some(rows);
-                self.buckets = Some((buckets, run));
+                self.buckets = Some(buckets);
             } else {
                 self.in_order = buckets.in_order(self.side.reservation())?;
             }
@@ -141,13 +141,11 @@ impl SpilledStream {
     /// Begins with buffered rows.
     async fn begin(&mut self, buffered: Buffered) -> Result<()> {
         let (partition, side) = (&self.partition, &self.side);
-        if let Some((buckets, run)) = &self.buckets {
+        if let Some(buckets) = &self.buckets {
             let rows = BufferedRows::try_new(&buckets.partition, side, buffered)?;
             let runs = Arc::clone(&buckets.runs);
-            // Without a run the rows match nothing.
-            let numbers = run.map_or(0..0, |run| run..run + 1);
-            let answers = buckets.answer_schema().cloned();
-            self.visit = Some(RunVisit::new(rows, runs, numbers, answers));
+            let (visited, answers) = (buckets.visited.clone(), buckets.answer_schema().cloned());
+            self.visit = Some(RunVisit::new(rows, runs, visited, answers));
             return Ok(());
         }
         partition.metrics.probe_rows.add(buffered.rows());
@@ -190,7 +188,7 @@ impl SpilledStream {
             self.partition.metrics.probe_rows.add(rows);
         }
         self.input = None;
-        self.buckets = Some((writer.finish(&side).await?, None));
+        self.buckets = Some(writer.finish(&side).await?);
         Ok(())
     }
 
