@@ -92,6 +92,7 @@ use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
+use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
 use crate::exec::range_join::probe::probe_build::JoinRun;
 use crate::exec::range_join::probe::segments::SegmentedSide;
@@ -100,7 +101,7 @@ use crate::exec::range_join::reach::sought::{Sought, from_point};
 use crate::exec::range_join::reach::window_reach::{has_reach, is_known_to_scans};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
-use crate::kept::catalog::IndexCatalog;
+use crate::kept::catalog::{IndexCatalog, SharedIndexes};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match,
@@ -111,20 +112,9 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 pub struct RangeJoinExec {
     pub(super) probe: Arc<dyn ExecutionPlan>,
     pub(super) build: Arc<dyn ExecutionPlan>,
-    pub(super) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    /// What is made of single pairs, if anything.
-    pub(super) row_join: Option<Arc<RowJoin>>,
-    /// The join as the query names its columns.
-    pub(super) label: String,
+    /// All else that it is made of.
+    pub(super) parts: RangeJoinParts,
     pub(super) engine: RangeJoinEngine,
-    pub(super) mode: JoinMode,
-    /// Whether nothing divides the sides of a partitioned join: each has one partition.
-    pub(super) is_undivided: bool,
-    /// The column of a partitioned build side by which its rows are in the order of one node, where that matters.
-    pub(super) position: Option<usize>,
-    /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
-    /// side.
-    pub(super) fetch: Option<usize>,
     pub(super) properties: Arc<PlanProperties>,
     pub(super) metrics: ExecutionPlanMetricsSet,
     /// What the partitions of an execution share.
@@ -144,8 +134,7 @@ impl RangeJoinExec {
         engine: RangeJoinEngine,
         mode: JoinMode,
     ) -> Result<Self> {
-        let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
-        Self::with_spec(probe, build, spec, None, label, engine, mode)
+        Self::planned(probe, build, spec, None, label, engine, mode)
     }
 
     /// A join that makes `row_join` of single pairs. It runs on the CPU.
@@ -157,9 +146,30 @@ impl RangeJoinExec {
         label: String,
         mode: JoinMode,
     ) -> Result<Self> {
-        let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
         let (engine, row_join) = (RangeJoinEngine::cpu(), Some(Arc::new(row_join)));
-        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+        Self::planned(probe, build, spec, row_join, label, engine, mode)
+    }
+
+    fn planned(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        spec: RangeJoinSpec<PhysicalExprRef>,
+        row_join: Option<Arc<RowJoin>>,
+        label: String,
+        engine: RangeJoinEngine,
+        mode: JoinMode,
+    ) -> Result<Self> {
+        let parts = RangeJoinParts {
+            spec: Arc::new(with_fast_bounds(spec, &probe.schema())),
+            row_join,
+            label,
+            mode,
+            is_undivided: false,
+            position: None,
+            fetch: None,
+            probe_rows: engine.probe_rows(),
+        };
+        Self::of_parts(probe, build, parts, engine)
     }
 
     /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
@@ -176,26 +186,24 @@ impl RangeJoinExec {
         if mode == JoinMode::Partitioned
             && let Some(reason) = self.why_shared()?
         {
-            let label = &self.label;
+            let label = &self.parts.label;
             return plan_err!("the range join {label} can't be partitioned: {reason}");
         }
+        let mut parts = RangeJoinParts {
+            mode,
+            is_undivided: self.parts.is_undivided && mode == self.parts.mode,
+            ..self.parts.clone()
+        };
         if mode != JoinMode::Partitioned || !self.needs_positions() {
-            return self.in_mode(mode);
+            return self.with_parts(parts);
         }
-        let (probe, build) = (Arc::clone(&self.probe), with_positions(&self.build)?);
-        let position = Some(self.build.schema().fields().len());
-        let remade = self.remade(probe, build, self.row_join.clone(), mode)?;
-        Ok(Self { position, ..remade })
+        parts.position = Some(self.build.schema().fields().len());
+        self.remade(Arc::clone(&self.probe), with_positions(&self.build)?, parts)
     }
 
     /// Whether build rows must get positions before they are partitioned.
     fn needs_positions(&self) -> bool {
-        self.position.is_none() && self.row_order_matters()
-    }
-
-    fn in_mode(&self, mode: JoinMode) -> Result<Self> {
-        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        self.remade(probe, build, self.row_join.clone(), mode)
+        self.parts.position.is_none() && self.row_order_matters()
     }
 
     /// The same join, which shows whether its build side is among those that the catalog keeps, and what it has done
@@ -206,12 +214,12 @@ impl RangeJoinExec {
         keeps: bool,
         config: &ConfigOptions,
     ) -> Result<Self> {
-        let (columns, row_join) = (self.build_columns(), self.row_join.as_deref());
+        let (columns, row_join) = (self.build_columns(), self.parts.row_join.as_deref());
         let is_bounded = !self.probe.boundedness().is_unbounded();
         let merges = keeps && SegmentedSide::may_answer(&columns, row_join, is_bounded);
         let threshold = row_join.and_then(RowJoin::threshold);
         let is_repeated = threshold.is_none_or(|threshold| is_repeatable(&*threshold.value));
-        let origin = match self.mode {
+        let origin = match self.parts.mode {
             JoinMode::Shared | JoinMode::Collected if is_repeated => {
                 let on = self.engine.candidates(RmqOptions::of(config).engine);
                 BuildOrigin::planned(catalog, &self.build, &columns, merges, on, config)
@@ -227,7 +235,7 @@ impl RangeJoinExec {
         };
         Ok(Self {
             origin: Some(origin),
-            ..self.in_mode(self.mode)?
+            ..self.with_parts(self.parts.clone())?
         })
     }
 
@@ -239,8 +247,9 @@ impl RangeJoinExec {
     /// Those of the operators.
     pub(super) fn reads_ahead(&self, config: &ConfigOptions) -> Result<bool> {
         let options = RmqOptions::of(config);
-        let is_shared = matches!(self.mode, JoinMode::Shared | JoinMode::Collected);
+        let is_shared = matches!(self.parts.mode, JoinMode::Shared | JoinMode::Collected);
         let marks_rows = self
+            .parts
             .row_join
             .as_ref()
             .is_some_and(|join| join.marks_build_rows());
@@ -273,18 +282,22 @@ impl RangeJoinExec {
 
     /// The join whose bounds tell what is reached: if it has none, but a point to which rows are nearest, that one.
     pub(super) fn reach_spec(&self) -> Arc<RangeJoinSpec<PhysicalExprRef>> {
-        let from_point = from_point(&self.spec, self.row_join.as_deref());
-        from_point.map_or_else(|| Arc::clone(&self.spec), Arc::new)
+        let from_point = from_point(&self.parts.spec, self.parts.row_join.as_deref());
+        from_point.map_or_else(|| Arc::clone(&self.parts.spec), Arc::new)
     }
 
     /// Whether all rows that count are in windows.
     fn has_window(&self) -> bool {
-        !self.spec.prevailing && !self.spec.bounds.is_empty()
+        !self.parts.spec.prevailing && !self.parts.spec.bounds.is_empty()
     }
 
     /// The rows that are nearest to bounds, if only these count of open windows, or beside windows.
     pub(super) fn sought(&self) -> Option<Sought> {
-        Sought::of(&self.spec, self.row_join.as_deref(), &self.build.schema())
+        Sought::of(
+            &self.parts.spec,
+            self.parts.row_join.as_deref(),
+            &self.build.schema(),
+        )
     }
 
     /// Whether a run that finds no kept rows may read less than all.
@@ -296,52 +309,54 @@ impl RangeJoinExec {
 
     /// The same partitioned join, whose sides have one partition each and must keep it.
     pub(crate) fn undivided(&self) -> Result<Self> {
-        let is_undivided = true;
-        Ok(Self {
-            is_undivided,
-            ..self.in_mode(self.mode)?
+        self.with_parts(RangeJoinParts {
+            is_undivided: true,
+            ..self.parts.clone()
         })
     }
 
-    /// The same join, with these properties.
-    pub(super) fn limited(
-        self,
-        is_undivided: bool,
-        position: Option<usize>,
-        fetch: Option<usize>,
-    ) -> Self {
-        Self {
-            is_undivided,
-            position,
-            fetch,
-            ..self
-        }
-    }
-
-    /// The same join, of a plan that is executed once.
-    pub(super) fn of_one_run(self) -> Self {
-        Self {
-            run: Arc::new(OncePerRun::of_one_run()),
-            ..self
-        }
-    }
-
     /// The same join with other parts.
+    fn with_parts(&self, parts: RangeJoinParts) -> Result<Self> {
+        self.remade(Arc::clone(&self.probe), Arc::clone(&self.build), parts)
+    }
+
+    /// The same join with other inputs and parts.
     pub(super) fn remade(
         &self,
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
-        row_join: Option<Arc<RowJoin>>,
-        mode: JoinMode,
+        parts: RangeJoinParts,
     ) -> Result<Self> {
-        let (spec, fetch) = (Arc::clone(&self.spec), self.fetch);
-        let is_undivided = self.is_undivided && mode == self.mode;
-        let (label, engine) = (self.label.clone(), self.engine.clone());
-        let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
         Ok(Self {
             run: Arc::new(self.run.renewed()),
             origin: self.origin,
-            ..remade.limited(is_undivided, self.position, fetch)
+            ..Self::of_parts(probe, build, parts, self.engine.clone())?
+        })
+    }
+
+    fn of_parts(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        parts: RangeJoinParts,
+        engine: RangeJoinEngine,
+    ) -> Result<Self> {
+        let spec = &parts.spec;
+        let outputs = spec.aggregates.iter().map(RangeAggregate::field);
+        let metadata = spec.metadata.clone().into_iter().collect();
+        let properties = match &parts.row_join {
+            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
+            _ => properties_with(probe.as_ref(), outputs, metadata)?,
+        };
+        Ok(Self {
+            probe,
+            build,
+            parts,
+            engine,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+            run: Arc::default(),
+            may_prune: OnceLock::new(),
+            origin: None,
         })
     }
 
@@ -389,7 +404,7 @@ impl RangeJoinExec {
     fn why_undivided(&self) -> Result<Option<String>> {
         let schemas = (&*self.probe.schema(), &*self.build.schema());
         let is_probe_bounded = !self.probe.boundedness().is_unbounded();
-        why_shared(&self.spec, schemas, is_probe_bounded)
+        why_shared(&self.parts.spec, schemas, is_probe_bounded)
     }
 
     /// Whether both sides may be divided by hashes of the equality keys by an operator that keeps the order of rows.
@@ -400,8 +415,9 @@ impl RangeJoinExec {
     /// The order in which each partition of the build side must be, if it must.
     pub(super) fn build_order(&self) -> Option<LexOrdering> {
         let position = self
+            .parts
             .position
-            .filter(|_| self.mode == JoinMode::Partitioned)?;
+            .filter(|_| self.parts.mode == JoinMode::Partitioned)?;
         let schema = self.build.schema();
         let column = Column::new(schema.fields().get(position)?.name(), position);
         let ascending = SortOptions::default();
@@ -418,27 +434,27 @@ impl RangeJoinExec {
     /// How the build side is divided among the partitions of the probe side.
     #[must_use]
     pub fn mode(&self) -> JoinMode {
-        self.mode
+        self.parts.mode
     }
 
     /// Whether an engine that divides a plan into tasks must execute the join in one of them. Then both inputs must
     /// have a single partition. Shared joins do not say what they need.
     #[must_use]
     pub fn needs_one_task(&self) -> bool {
-        match self.mode {
+        match self.parts.mode {
             JoinMode::Shared => false,
             JoinMode::Collected => {
-                let row_join = self.row_join.as_ref();
+                let row_join = self.parts.row_join.as_ref();
                 row_join.is_some_and(|join| join.marks_build_rows())
                     || self.row_order_matters() && !has_all_rows(&self.build)
             }
-            JoinMode::Partitioned => self.is_undivided,
+            JoinMode::Partitioned => self.parts.is_undivided,
         }
     }
 
     /// What is made of single pairs, if rows and not only aggregates are returned.
     pub(crate) fn returned_rows(&self) -> Option<&Arc<RowJoin>> {
-        let row_join = self.row_join.as_ref();
+        let row_join = self.parts.row_join.as_ref();
         row_join.filter(|join| !join.returns_probe_rows())
     }
 
@@ -457,13 +473,13 @@ impl RangeJoinExec {
     /// The keys, bounds and aggregates.
     #[must_use]
     pub fn spec(&self) -> &RangeJoinSpec<PhysicalExprRef> {
-        &self.spec
+        &self.parts.spec
     }
 
     /// The keys, bounds and aggregates as EXPLAIN shows them, in the query's column names.
     #[must_use]
     pub fn label(&self) -> &str {
-        &self.label
+        &self.parts.label
     }
 
     /// The probe side and the build side.
@@ -475,7 +491,7 @@ impl RangeJoinExec {
     /// The spec alone does not describe such a join.
     #[must_use]
     pub fn is_row_join(&self) -> bool {
-        self.row_join.is_some()
+        self.parts.row_join.is_some()
     }
 
     /// Whether it returns rows of the build side, not only aggregates over them.
@@ -490,40 +506,46 @@ impl RangeJoinExec {
 
     /// The columns of the build side that the join reads.
     pub(super) fn build_columns(&self) -> BuildColumns {
-        BuildColumns::new(&self.spec, self.row_join.as_deref(), &self.build.schema())
+        BuildColumns::new(
+            &self.parts.spec,
+            self.parts.row_join.as_deref(),
+            &self.build.schema(),
+        )
+    }
+}
+
+impl RangeJoinParts {
+    /// The parts of `join`.
+    #[must_use]
+    pub fn of(join: &RangeJoinExec) -> Self {
+        join.parts.clone()
     }
 
-    pub(super) fn with_spec(
-        probe: Arc<dyn ExecutionPlan>,
-        build: Arc<dyn ExecutionPlan>,
-        spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-        row_join: Option<Arc<RowJoin>>,
-        label: String,
-        engine: RangeJoinEngine,
-        mode: JoinMode,
-    ) -> Result<Self> {
-        let outputs = spec.aggregates.iter().map(RangeAggregate::field);
-        let metadata = spec.metadata.clone().into_iter().collect();
-        let properties = match &row_join {
-            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
-            _ => properties_with(probe.as_ref(), outputs, metadata)?,
+    /// The join of these inputs, which is executed once, in a session with `target_partitions` partitions. It chooses
+    /// the engine when the build rows have been collected, by the options of the session that executes it, among the
+    /// devices of `indexes`.
+    ///
+    /// # Errors
+    /// If an expression does not fit its input.
+    pub fn join(
+        self,
+        (probe, build): (Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>),
+        indexes: &SharedIndexes,
+        target_partitions: usize,
+    ) -> Result<RangeJoinExec> {
+        let engine = match &self.row_join {
+            Some(_) => RangeJoinEngine::cpu(),
+            None => RangeJoinEngine::unplanned(
+                Arc::clone(&indexes.0),
+                &self.spec,
+                &build.schema(),
+                self.probe_rows,
+                target_partitions,
+            )?,
         };
-        Ok(Self {
-            probe,
-            build,
-            spec,
-            row_join,
-            label,
-            engine,
-            mode,
-            is_undivided: false,
-            position: None,
-            fetch: None,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-            run: Arc::default(),
-            may_prune: OnceLock::new(),
-            origin: None,
+        Ok(RangeJoinExec {
+            run: Arc::new(OncePerRun::of_one_run()),
+            ..RangeJoinExec::of_parts(probe, build, self, engine)?
         })
     }
 }
@@ -543,11 +565,10 @@ fn with_fast_bounds(
 
 impl EmbeddedProjection for RangeJoinExec {
     fn with_projection(&self, projection: Option<Vec<usize>>) -> Result<Self> {
-        let row_join = match (&self.row_join, projection) {
-            (Some(join), Some(columns)) => Some(Arc::new(join.project(&columns)?)),
-            (row_join, _) => row_join.clone(),
-        };
-        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        self.remade(probe, build, row_join, self.mode)
+        let mut parts = self.parts.clone();
+        if let (Some(join), Some(columns)) = (&parts.row_join, projection) {
+            parts.row_join = Some(Arc::new(join.project(&columns)?));
+        }
+        self.with_parts(parts)
     }
 }

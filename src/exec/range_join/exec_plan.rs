@@ -81,14 +81,14 @@ impl RangeJoinExec {
 
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { label, engine, .. } = self;
+        let (label, engine) = (&self.parts.label, &self.engine);
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "RangeJoinExec: {label}")?;
-                if let Some(mode) = self.mode.label() {
+                if let Some(mode) = self.parts.mode.label() {
                     write!(f, ", {mode}")?;
                 }
-                if let Some(rows) = self.fetch {
+                if let Some(rows) = self.parts.fetch {
                     write!(f, ", fetch={rows}")?;
                 }
                 write!(f, ", engine={engine}")?;
@@ -107,10 +107,10 @@ impl DisplayAs for RangeJoinExec {
                     };
                     writeln!(f, "{}", tree_text(&shown))?;
                 }
-                if let Some(mode) = self.mode.label() {
+                if let Some(mode) = self.parts.mode.label() {
                     writeln!(f, "{mode}")?;
                 }
-                if let Some(rows) = self.fetch {
+                if let Some(rows) = self.parts.fetch {
                     writeln!(f, "fetch={rows}")?;
                 }
                 writeln!(f, "engine={engine}")?;
@@ -138,7 +138,7 @@ impl ExecutionPlan for RangeJoinExec {
 
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
         use Distribution::{SinglePartition, UnspecifiedDistribution};
-        match self.mode {
+        match self.parts.mode {
             _ if self.needs_one_task() => {
                 InputDistributionRequirements::new(vec![SinglePartition, SinglePartition])
             }
@@ -150,7 +150,7 @@ impl ExecutionPlan for RangeJoinExec {
                 InputDistributionRequirements::new(vec![UnspecifiedDistribution, SinglePartition])
             }
             JoinMode::Partitioned => {
-                let (probe, build) = self.spec.on.iter().cloned().unzip();
+                let (probe, build) = self.parts.spec.on.iter().cloned().unzip();
                 InputDistributionRequirements::co_partitioned(vec![
                     Distribution::KeyPartitioned(probe),
                     Distribution::KeyPartitioned(build),
@@ -164,7 +164,7 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true, self.mode == JoinMode::Partitioned]
+        vec![true, self.parts.mode == JoinMode::Partitioned]
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
@@ -178,7 +178,7 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
-        match self.spec.unmatched {
+        match self.parts.spec.unmatched {
             _ if self.returned_rows().is_some() => CardinalityEffect::Unknown,
             Unmatched::Keep => CardinalityEffect::Equal,
             Unmatched::Drop | Unmatched::Only => CardinalityEffect::LowerEqual,
@@ -192,7 +192,7 @@ impl ExecutionPlan for RangeJoinExec {
         _config: &ConfigOptions,
     ) -> Result<FilterDescription> {
         let columns = self.columns_for_filters();
-        let probe = if columns.is_empty() || self.fetch.is_some() {
+        let probe = if columns.is_empty() || self.parts.fetch.is_some() {
             ChildFilterDescription::all_unsupported(&parent_filters)
         } else {
             filters_of_columns(&parent_filters, columns, self, &self.probe)?
@@ -211,24 +211,21 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn fetch(&self) -> Option<usize> {
-        self.fetch
+        self.parts.fetch
     }
 
     /// Where each probe row is returned once, the probe side gets the limit. A limit that is pushed through an operator
     /// goes to all its inputs, so `supports_limit_pushdown` is false. One on matched probe rows stays above the join.
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
         let (mut probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        let mut fetch = limit;
+        let mut parts = self.parts.clone();
+        parts.fetch = limit;
         if self.returned_rows().is_none() {
             let limit = limit.filter(|_| self.returns_each_probe_row())?;
             probe = Arc::new(LocalLimitExec::new(probe, limit));
-            fetch = None;
+            parts.fetch = None;
         }
-        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
-        Some(Arc::new(Self {
-            fetch,
-            ..remade.ok()?
-        }))
+        Some(Arc::new(self.remade(probe, build, parts).ok()?))
     }
 
     /// Tells the limit that [`Self::with_fetch`] has given to the probe side whether its order matters.
@@ -238,7 +235,7 @@ impl ExecutionPlan for RangeJoinExec {
         let order = limit.input().output_ordering().cloned();
         ordered.set_required_ordering(order.filter(|_| preserve_order));
         let (probe, build) = (Arc::new(ordered), Arc::clone(&self.build));
-        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
+        let remade = self.remade(probe, build, self.parts.clone());
         Some(Arc::new(remade.ok()?))
     }
 
@@ -257,9 +254,13 @@ impl ExecutionPlan for RangeJoinExec {
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         let mut next = TreeNodeRecursion::Continue;
-        let residual = self.row_join.as_ref().and_then(|join| join.residual());
+        let residual = self
+            .parts
+            .row_join
+            .as_ref()
+            .and_then(|join| join.residual());
         let residual = residual.map(JoinFilter::expression);
-        for expression in self.spec.expressions().chain(residual) {
+        for expression in self.parts.spec.expressions().chain(residual) {
             next = next.visit_sibling(|| f(expression))?;
         }
         Ok(next)
@@ -271,29 +272,20 @@ impl ExecutionPlan for RangeJoinExec {
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [probe, build] = inputs_of("RangeJoinExec", children)?;
-        let row_join = self.row_join.clone();
+        let parts = self.parts.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
                 build,
-                spec: Arc::clone(&self.spec),
-                row_join,
-                label: self.label.clone(),
+                parts,
                 engine: self.engine.clone(),
-                mode: self.mode,
-                is_undivided: self.is_undivided,
-                position: self.position,
-                fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
                 run: Arc::new(self.run.renewed()),
                 may_prune: OnceLock::new(),
                 origin: self.origin,
             })),
-            ChildrenPropertiesMode::Recompute => {
-                let remade = self.remade(probe, build, row_join, self.mode)?;
-                Ok(Arc::new(remade))
-            }
+            ChildrenPropertiesMode::Recompute => Ok(Arc::new(self.remade(probe, build, parts)?)),
         }
     }
 
@@ -333,10 +325,10 @@ impl ExecutionPlan for RangeJoinExec {
             engine: self.engine.clone(),
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
-            row_join: self.row_join.clone(),
+            row_join: self.parts.row_join.clone(),
             ahead,
         };
-        let build = match self.mode {
+        let build = match self.parts.mode {
             JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {
                 input,
                 run,
@@ -363,14 +355,14 @@ impl ExecutionPlan for RangeJoinExec {
         };
         let probe_partition = ProbePartition {
             schema: self.schema(),
-            spec: Arc::clone(&self.spec),
+            spec: Arc::clone(&self.parts.spec),
             metrics: Arc::new(ProbeMetrics::new(partition, &self.metrics)),
             pool: Arc::clone(context.memory_pool()),
-            row_join: self.row_join.clone(),
+            row_join: self.parts.row_join.clone(),
             partitions: build.probe_partitions(),
             is_bounded,
             batch_size: context.session_config().batch_size(),
-            fetch: self.fetch,
+            fetch: self.parts.fetch,
         };
         Ok(join_stream(probe_partition, probe_input, build))
     }
@@ -390,12 +382,12 @@ impl ExecutionPlan for RangeJoinExec {
         let Some(probe) = input_stats.first() else {
             return internal_err!("RangeJoinExec has no statistics of its inputs");
         };
-        let mut statistics = match self.spec.unmatched {
+        let mut statistics = match self.parts.spec.unmatched {
             Unmatched::Keep => Statistics::clone(probe),
             Unmatched::Drop | Unmatched::Only => Statistics::clone(probe).to_inexact(),
         };
         statistics.total_byte_size = Precision::Absent;
-        let aggregates = self.spec.aggregates.iter();
+        let aggregates = self.parts.spec.aggregates.iter();
         let unknown = aggregates.map(|_| ColumnStatistics::new_unknown());
         statistics.column_statistics.extend(unknown);
         Ok(Arc::new(statistics))

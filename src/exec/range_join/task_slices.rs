@@ -57,16 +57,17 @@ impl RangeJoinExec {
         let build = self.build.downcast_ref::<OrderedRowsExec>();
         let build = build.map_or(&self.build, OrderedRowsExec::hidden);
         let reads_files = || ScanPlan::of_any_files(build).is_some_and(|plan| plan.reads_files());
-        let is_read = self.mode == JoinMode::Collected && !self.needs_one_task() && reads_files();
+        let is_read =
+            self.parts.mode == JoinMode::Collected && !self.needs_one_task() && reads_files();
         // How far away nearest rows are, no bound tells.
-        if !is_read || self.spec.bounds.is_empty() || !self.reads_less(config)? {
+        if !is_read || self.parts.spec.bounds.is_empty() || !self.reads_less(config)? {
             return Ok(None);
         }
-        let ordered = in_order_of_bounds(&self.probe, &self.spec);
+        let ordered = in_order_of_bounds(&self.probe, &self.parts.spec);
         let parts = ordered.map_or(1, |ordered| ordered.parts.min(tasks));
         let options = RmqOptions::of(config);
         let is_read_ahead = fits(&self.probe, tasks, options.pruning_memory.0);
-        let slice = || expected_slice(&self.probe, build, &self.spec, parts);
+        let slice = || expected_slice(&self.probe, build, &self.parts.spec, parts);
         let slice = is_read_ahead.then(slice).flatten();
         let is_little =
             |share: &f64| options.pruning == PruningChoice::Always || *share <= MAX_SHARE;
@@ -89,9 +90,9 @@ impl RangeJoinExec {
                 OrderedRowsExec::of_one_partition(build).in_slices()
             }
         };
-        let ordered = in_order_of_bounds(&self.probe, &self.spec);
+        let ordered = in_order_of_bounds(&self.probe, &self.parts.spec);
         let probe = ordered.map_or_else(|| Arc::clone(&self.probe), |ordered| ordered.probe);
-        self.remade(probe, Arc::new(rows), self.row_join.clone(), self.mode)
+        self.remade(probe, Arc::new(rows), self.parts.clone())
     }
 }
 

@@ -9,7 +9,6 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
-use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
@@ -131,25 +130,12 @@ impl BuildSide {
         self.sorted.total_rows
     }
 
-    /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
-    /// [`Self::aggregate`].
-    pub(crate) async fn build_justified_indexes(&self, ranges: &Ranges) -> Result<()> {
-        for structure in self.justified(ranges) {
-            // A cancelled query does not wait. What is being built keeps its memory registered until it ends.
-            blocking(move |_| structure.build()).await?;
-        }
-        Ok(())
-    }
-
-    /// Does the same on the calling thread.
-    pub(crate) fn build_justified_indexes_blocking(&self, ranges: &Ranges) -> Result<()> {
-        let mut justified = self.justified(ranges);
-        justified.try_for_each(|structure| structure.build())
-    }
-
-    /// The lazy structures that should be built before these ranges are answered. Counts the ranges once for each
-    /// aggregate.
-    fn justified(&self, ranges: &Ranges) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
+    /// The lazy structures that are to be built before these ranges are aggregated. To be called once for ranges, as it
+    /// counts them, once for each aggregate.
+    pub(crate) fn justified_structures(
+        &self,
+        ranges: &Ranges,
+    ) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
         let aggregates = self.aggregates.iter();
         let lazy = aggregates.flat_map(AggregateEvaluator::lazy_structures);
         lazy.filter(|structure| structure.should_build(ranges))

@@ -20,8 +20,10 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
-use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::segments::SegmentedSide;
+use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::index::devices::Target;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(crate) struct BuildInput {
 }
 
 /// What is kept of a build side.
-pub(super) enum Found {
+pub(super) enum KeptBuild {
     /// All that the join needs.
     State(BuildState),
     /// Rows that the CPU has sorted, to which values may have to be added.
@@ -48,16 +50,20 @@ pub(super) enum Found {
 }
 
 /// What is built of segments, and how their answers are merged.
-type Merged = (BuildColumns, Option<Arc<Merging>>);
-
-/// Rows that devices have.
-enum OnDevices<'a> {
-    Whole(Arc<DeviceSegment>),
-    /// Those to which rows may have been appended.
-    Segments(Box<KeptSegments<DeviceSegment>>, &'a Merged),
+#[derive(Clone)]
+struct Merged {
+    columns: BuildColumns,
+    plan: Option<Arc<MergePlan>>,
 }
 
-impl OnDevices<'_> {
+/// Rows that are kept, on the CPU or on devices.
+enum KeptRows<S> {
+    Whole(Arc<S>),
+    /// Those to which rows may have been appended.
+    Segments(Box<KeptSegments<S>>, Merged),
+}
+
+impl<S: KeptSegment> KeptRows<S> {
     /// The number of rows, about.
     fn rows(&self) -> usize {
         match self {
@@ -67,45 +73,28 @@ impl OnDevices<'_> {
     }
 }
 
+/// Where rows are kept.
+struct KeptPlaces {
+    on_cpu: Option<KeptRows<Segment>>,
+    on_devices: Option<(KeptRows<DeviceSegment>, Target)>,
+}
+
 impl BuildInput {
     pub(super) fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
         self.plan.execute(partition, Arc::clone(&self.context))
     }
 
     /// Finds what is kept of the build side where it is to be joined.
-    pub(super) async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
-        let on_cpu = keeper.find();
-        let may_use_devices = self.may_use_devices(keeper);
-        let whole = may_use_devices.then(|| keeper.find_on_devices()).flatten();
-        // Devices answer for windows and prevailing rows together, which can't be merged.
-        let seeks_on_devices = may_use_devices && whole.is_none() && !self.columns.prevailing;
-        let merged = if on_cpu.is_none() || seeks_on_devices {
-            self.merged()?
-        } else {
-            None
+    pub(super) async fn find(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<KeptBuild>> {
+        let KeptPlaces { on_cpu, on_devices } = self.find_rows(keeper)?;
+        let kept_on = KeptOn {
+            cpu: on_cpu.is_some(),
+            devices: on_devices.is_some(),
         };
-        let merged = merged.as_ref();
-        let cpu_segments = merged
-            .filter(|_| on_cpu.is_none())
-            .and_then(|(columns, _)| KeptSegments::find(keeper, columns));
-        let segments = || {
-            let merged = merged.filter(|_| seeks_on_devices)?;
-            let kept = KeptSegments::find(keeper, &merged.0)?;
-            let target = kept.target.clone();
-            Some((OnDevices::Segments(Box::new(kept), merged), target))
-        };
-        let whole = whole.map(|(segment, target)| (OnDevices::Whole(segment), target));
-        let on_devices = whole.or_else(segments);
-        let rows = on_cpu.as_ref().map(|segment| segment.sorted().total_rows);
-        let rows = rows
-            .or_else(|| Some(cpu_segments.as_ref()?.rows))
-            .or_else(|| Some(on_devices.as_ref()?.0.rows()));
+        let rows = on_cpu.as_ref().map(KeptRows::rows);
+        let rows = rows.or_else(|| Some(on_devices.as_ref()?.0.rows()));
         let Some(rows) = rows else {
             return self.load(keeper).await;
-        };
-        let kept_on = KeptOn {
-            cpu: on_cpu.is_some() || cpu_segments.is_some(),
-            devices: on_devices.is_some(),
         };
         if let Some(devices) = self.select_devices(rows, kept_on).await? {
             let target = devices.target();
@@ -116,7 +105,7 @@ impl BuildInput {
             if let Some(joins) = self.join_on_devices(keeper, kept, devices).await? {
                 self.metrics.record_kept();
                 let state = BuildState::OnDevices(Arc::new(joins));
-                return Ok(Some(Found::State(state)));
+                return Ok(Some(KeptBuild::State(state)));
             }
             // The CPU joins if devices have failed to add to what they have, and it has the rows, too.
             if is_forced || !kept_on.cpu {
@@ -124,14 +113,54 @@ impl BuildInput {
             }
             self.engine.record_cpu("nothing could be added on devices");
         }
-        if let Some(segment) = on_cpu {
-            self.metrics.record_kept();
-            return Ok(Some(Found::Rows(segment)));
+        match on_cpu {
+            Some(KeptRows::Whole(segment)) => {
+                self.metrics.record_kept();
+                Ok(Some(KeptBuild::Rows(segment)))
+            }
+            Some(KeptRows::Segments(kept, merged)) => self.join_segments(*kept, merged).await,
+            None => self.load(keeper).await,
         }
-        let Some((kept, (columns, merging))) = cpu_segments.zip(merged) else {
-            return self.load(keeper).await;
+    }
+
+    /// Finds the rows that are kept, as a whole or else in segments, on the CPU and on devices if these may join.
+    fn find_rows(&self, keeper: &BuildSideKeeper) -> Result<KeptPlaces> {
+        let on_cpu = keeper.find().map(KeptRows::Whole);
+        let may_use_devices = self.may_use_devices(keeper);
+        let on_devices = may_use_devices.then(|| keeper.find_on_devices()).flatten();
+        let on_devices = on_devices.map(|(segment, target)| (KeptRows::Whole(segment), target));
+        let mut kept = KeptPlaces { on_cpu, on_devices };
+        let seeks_on_cpu = kept.on_cpu.is_none();
+        // Devices answer for windows and prevailing rows together, which can't be merged.
+        let seeks_on_devices =
+            may_use_devices && kept.on_devices.is_none() && !self.columns.prevailing;
+        if !seeks_on_cpu && !seeks_on_devices {
+            return Ok(kept);
+        }
+        let Some(merged) = self.merged()? else {
+            return Ok(kept);
         };
-        let builder = self.builder(columns.clone(), 1)?;
+        if seeks_on_cpu {
+            let segments = KeptSegments::find(keeper, &merged.columns).map(Box::new);
+            kept.on_cpu = segments.map(|found| KeptRows::Segments(found, merged.clone()));
+        }
+        if seeks_on_devices {
+            let segments = KeptSegments::find(keeper, &merged.columns).map(Box::new);
+            kept.on_devices = segments.map(|found| {
+                let target = found.target.clone();
+                (KeptRows::Segments(found, merged), target)
+            });
+        }
+        Ok(kept)
+    }
+
+    /// Joins with segments that the CPU has; `None` if all rows have to be built anew.
+    async fn join_segments(
+        &self,
+        kept: KeptSegments<Segment>,
+        merged: Merged,
+    ) -> Result<Option<KeptBuild>> {
+        let builder = self.builder(merged.columns, 1)?;
         let (parts, searches) = (kept.parts.len(), kept.searches.clone());
         let Some(segments) = builder.build_segments(kept).await? else {
             return Ok(None);
@@ -140,33 +169,38 @@ impl BuildInput {
         self.metrics.record_segments(parts);
         let side = SegmentedSide {
             segments,
-            merging: merging.clone(),
+            merge_plan: merged.plan,
             searches,
         };
-        Ok(Some(Found::State(BuildState::Segments(Arc::new(side)))))
+        let state = BuildState::InMemory(Arc::new(side));
+        Ok(Some(KeptBuild::State(state)))
     }
 
     /// Joins with what devices have; `None` if all rows have to be built anew.
     async fn join_on_devices(
         &self,
         keeper: &BuildSideKeeper,
-        kept: OnDevices<'_>,
+        kept: KeptRows<DeviceSegment>,
         devices: JoinDevices,
     ) -> Result<Option<DeviceJoins>> {
         match kept {
-            OnDevices::Whole(segment) => {
+            KeptRows::Whole(segment) => {
                 let builder = self.builder(self.columns.clone(), 1)?;
                 let inputs = || self.execute_all();
                 let join = builder.join_kept_on_devices(keeper, &segment, inputs, devices);
-                Ok(join.await?.map(DeviceJoins::one))
+                Ok(join.await?.map(DeviceJoins::of_one))
             }
-            OnDevices::Segments(kept, (columns, merging)) => {
-                let builder = self.builder(columns.clone(), 1)?;
-                let (segments, searches) = (kept.parts.len(), kept.searches.clone());
-                let joins = builder.join_segments_on_devices(*kept, &devices).await?;
-                Ok(joins.map(|joins| {
-                    self.metrics.record_segments(segments);
-                    DeviceJoins::merged(joins, merging.clone(), searches)
+            KeptRows::Segments(kept, merged) => {
+                let builder = self.builder(merged.columns, 1)?;
+                let (parts, searches) = (kept.parts.len(), kept.searches.clone());
+                let segments = builder.join_segments_on_devices(*kept, &devices).await?;
+                Ok(segments.map(|segments| {
+                    self.metrics.record_segments(parts);
+                    DeviceJoins {
+                        segments,
+                        merge_plan: merged.plan,
+                        searches,
+                    }
                 }))
             }
         }
@@ -185,7 +219,8 @@ impl BuildInput {
         if !SegmentedSide::may_answer(&self.columns, row_join, self.is_probe_bounded) {
             return Ok(None);
         }
-        SegmentedSide::plan(&self.columns, &self.plan.schema()).map(Some)
+        let (columns, plan) = SegmentedSide::plan(&self.columns, &self.plan.schema())?;
+        Ok(Some(Merged { columns, plan }))
     }
 
     /// All partitions of the input.
@@ -197,7 +232,7 @@ impl BuildInput {
     }
 
     /// The build side that another process has written, if it is to be had and the CPU joins.
-    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<Found>> {
+    async fn load(&self, keeper: &Arc<BuildSideKeeper>) -> Result<Option<KeptBuild>> {
         let Some(persisted) = keeper.find_persisted().await? else {
             return Ok(None);
         };
@@ -211,7 +246,7 @@ impl BuildInput {
         if loaded.is_some() {
             self.metrics.record_loaded();
         }
-        Ok(loaded.map(Found::Rows))
+        Ok(loaded.map(KeptBuild::Rows))
     }
 
     /// What builds a build side of these columns, one of `builds` that share threads and memory.

@@ -1,13 +1,13 @@
 //! The state of a build side once its rows are collected: where they are, and how they answer probe rows.
 //!
 //! ```text
-//!   input ─ collect ┬─▶ Sorted                        in memory: all rows, or those that few windows reach
-//!                   ├─▶ Segments                      in memory, where most rows are kept and others were appended
+//!   input ─ collect ┬─▶ InMemory                      sorted: all rows, or those that few windows reach
 //!                   ├─▶ OnDevices                     if these were selected and did not fail
 //!                   └─▶ Spilled                       on disk, where memory does not suffice to collect or to sort
 //! ```
 //!
-//! One that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
+//! Where most rows are kept and others were appended, each of both is in memory by itself, or on devices. A build side
+//! that is larger than memory may be [sliced](super::slices) instead: each slice is collected by itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,12 +27,10 @@ use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::run::BuildRuns;
 
 /// A collected build side, which partitions of the probe side share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum BuildState {
     /// Sorted and indexed in memory: finds ranges of rows, aggregates them, and returns rows.
-    Sorted(Arc<BuildSide>),
-    /// Several of these, whose answers are merged.
-    Segments(Arc<SegmentedSide>),
+    InMemory(Arc<SegmentedSide>),
     /// Answers batches of probe rows with aggregates.
     OnDevices(Arc<DeviceJoins>),
     /// On disk: answers buffered probe rows with aggregates, or returns rows, run by run.
@@ -42,14 +40,14 @@ pub(crate) enum BuildState {
 /// A build side, and the rows that are not in it because their range key has failed.
 #[derive(Debug)]
 pub(crate) struct PreparedBuild {
-    pub(crate) state: Arc<BuildState>,
+    pub(crate) state: BuildState,
     pub(crate) key_errors: Option<Arc<KeyErrors>>,
 }
 
 impl From<BuildState> for PreparedBuild {
     fn from(state: BuildState) -> Self {
         Self {
-            state: Arc::new(state),
+            state,
             key_errors: None,
         }
     }
@@ -65,7 +63,7 @@ impl BuildState {
         ahead: Option<&ProbeAhead>,
     ) -> Result<PreparedBuild> {
         let builder = match builder.complete_side().await {
-            Ok(Some(side)) => return Ok(Self::Sorted(builder.finish(side)).into()),
+            Ok(Some(side)) => return Ok(Self::in_memory(builder.finish(side)).into()),
             Ok(None) => builder,
             // What the query builds itself can be spilled.
             Err(error) if is_out_of_memory(&error) => builder.with_keeper(None, None),
@@ -88,10 +86,7 @@ impl BuildState {
             }
             (None, None) => Self::build(&builder, rows, probe_partitions).await?,
         };
-        Ok(PreparedBuild {
-            state: Arc::new(state),
-            key_errors,
-        })
+        Ok(PreparedBuild { state, key_errors })
     }
 
     /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.
@@ -113,7 +108,7 @@ impl BuildState {
     ) -> Result<Self> {
         let rows = Arc::new(rows);
         if let Some(join) = builder.build_on_devices(&rows).await? {
-            return Ok(Self::OnDevices(Arc::new(DeviceJoins::one(join))));
+            return Ok(Self::OnDevices(Arc::new(DeviceJoins::of_one(join))));
         }
         let Ok(rows) = Arc::try_unwrap(rows) else {
             return internal_err!("the rows of a failed build are still in use");
@@ -123,7 +118,7 @@ impl BuildState {
                 Err(error) if is_out_of_memory(&error) => copy.ok_or(error)?,
                 side => {
                     drop(copy);
-                    return Ok(Self::Sorted(builder.finish(side?)));
+                    return Ok(Self::in_memory(builder.finish(side?)));
                 }
             },
             Err(error) if is_out_of_memory(&error) => rows,
@@ -131,6 +126,10 @@ impl BuildState {
         };
         let runs = builder.spill(rows).await?;
         Self::in_runs(runs, builder, probe_partitions)
+    }
+
+    fn in_memory(side: Arc<BuildSide>) -> Self {
+        Self::InMemory(Arc::new(SegmentedSide::of_one(side)))
     }
 
     /// Rows that have been spilled, whose runs the CPU builds.
@@ -147,8 +146,7 @@ impl BuildState {
     /// Whether there is no row in memory that can match or be returned.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Self::Sorted(side) => side.is_empty(),
-            Self::Segments(side) => side.segments.iter().all(|side| side.is_empty()),
+            Self::InMemory(side) => side.is_empty(),
             Self::OnDevices(join) => join.rows() == 0,
             Self::Spilled(_) => false,
         }

@@ -14,12 +14,22 @@ use rmq_engine::RowList;
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
 /// Some candidates of a probe batch.
-#[derive(Default)]
-pub(crate) struct CandidateSlice {
+pub(crate) struct CandidateSlice<S = u32> {
     pub(crate) rows: Vec<u32>,
     pub(crate) positions: Vec<u32>,
-    /// Each probe row whose last candidate is in the slice, and the end of its candidates there.
-    pub(crate) ended: Vec<(u32, usize)>,
+    /// The searches that end in the slice, each with the end of its candidates there: by default, the probe rows whose
+    /// last candidates these are.
+    pub(crate) ended: Vec<(S, usize)>,
+}
+
+impl<S> Default for CandidateSlice<S> {
+    fn default() -> Self {
+        Self {
+            rows: vec![],
+            positions: vec![],
+            ended: vec![],
+        }
+    }
 }
 
 impl CandidateSlice {
@@ -67,6 +77,14 @@ impl CandidateSlice {
         }
         Ok(())
     }
+}
+
+impl<S> CandidateSlice<S> {
+    /// Ends a search among the candidates of a probe row, which are the positions since the last end.
+    pub(crate) fn end(&mut self, search: S, row: u32) {
+        self.rows.resize(self.positions.len(), row);
+        self.ended.push((search, self.positions.len()));
+    }
 
     /// The candidates that meet a condition, all without one.
     pub(crate) fn meeting(
@@ -82,19 +100,19 @@ impl CandidateSlice {
         let positions = UInt32Array::from(self.positions);
         let columns = &build.row_columns;
         let met = RowJoin::meet_residual(condition, batch, columns, (&rows, &positions))?;
-        let mut kept = Self::default();
-        let mut start = 0;
-        let parts = self.ended.into_iter().map(|(row, end)| (Some(row), end));
-        for (row, end) in parts.chain([(None, rows.len())]) {
-            for i in start..end {
-                if met.value(i) {
-                    kept.rows.push(rows.value(i));
-                    kept.positions.push(positions.value(i));
-                }
+        let mut kept = Self {
+            ended: self.ended,
+            ..Self::default()
+        };
+        let mut ended = kept.ended.iter_mut().peekable();
+        for i in met.values().set_indices() {
+            while let Some((_, end)) = ended.next_if(|(_, end)| *end <= i) {
+                *end = kept.rows.len();
             }
-            kept.ended.extend(row.map(|row| (row, kept.rows.len())));
-            start = end;
+            kept.rows.push(rows.value(i));
+            kept.positions.push(positions.value(i));
         }
+        ended.for_each(|(_, end)| *end = kept.rows.len());
         Ok(kept)
     }
 }
@@ -135,6 +153,32 @@ impl PairBuffer {
             self.rows.extend(rows);
             self.positions.extend(positions);
         }
+    }
+
+    /// Marks their rows: those of the build side if it is marked which of them have matched, and those of the probe
+    /// side in `matched`, unless that is empty.
+    pub(crate) fn mark(&self, build: &BuildSide, matched: &mut [bool]) {
+        if let Some(marks) = &build.matched {
+            let positions = self.positions.iter().filter(|p| **p != NO_ROW);
+            positions.for_each(|position| marks.mark(*position as usize));
+        }
+        if !matched.is_empty() {
+            self.rows
+                .iter()
+                .for_each(|row| matched[*row as usize] = true);
+        }
+    }
+
+    /// The probe rows and the positions, where NULL is a row of NULLs.
+    pub(crate) fn into_arrays(self) -> (UInt32Array, UInt32Array) {
+        let Self { rows, positions } = self;
+        let positions = if positions.contains(&NO_ROW) {
+            let positions = positions.into_iter();
+            positions.map(|p| (p != NO_ROW).then_some(p)).collect()
+        } else {
+            UInt32Array::from(positions)
+        };
+        (UInt32Array::from(rows), positions)
     }
 
     /// Takes the first pairs, at most `limit`.

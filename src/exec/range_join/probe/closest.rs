@@ -8,11 +8,10 @@
 //! Where the distance does not grow all the way to both ends of a range (`Distance::grows`), all its rows are
 //! candidates.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, UInt32Array};
-use arrow::compute::filter;
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
@@ -20,28 +19,25 @@ use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_range};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
+use crate::exec::range_join::probe::search_window::SearchWindow;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
 
 /// The search for the closest matches of the rows of a probe batch.
 pub(crate) struct ClosestMatches {
     limit: RowLimit,
-    /// The ranges of the probe rows.
-    ranges: Ranges,
+    window: SearchWindow<PointSearch>,
     /// For each probe row the rows up to its point, in its range and before it; empty if there are none.
     up_to_point: Ranges,
     /// Whether the distance grows to both ends of a range.
     grows: Vec<bool>,
-    /// The number of rows that have been begun.
-    begun: usize,
-    /// Rows that have been begun and not been returned.
-    window: VecDeque<RowSearch>,
-    /// The most candidates that are evaluated at once.
+    /// The most candidates that are taken at once.
     slice_rows: usize,
 }
 
 /// The search for the matches of one probe row.
-struct RowSearch {
+struct PointSearch {
     row: u32,
     /// The position from which on rows are after the point.
     point: u32,
@@ -53,14 +49,14 @@ struct RowSearch {
     grows: bool,
     /// The most candidates that are taken next on each side.
     candidates: usize,
-    found: Vec<Found>,
+    found: Vec<ClosestMatch>,
     is_done: bool,
 }
 
 /// A match, by its rank: the bytes of its distance, those of the further order, its side, and how far from the point it
 /// is among the rows there.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
+struct ClosestMatch {
     distance: Vec<u8>,
     order: Vec<u8>,
     is_after: bool,
@@ -72,27 +68,27 @@ impl ClosestMatches {
     /// The search in these ranges, one for each row of a probe batch. `up_to_point` has for each the rows up to its
     /// point, which may begin before the range and end after it.
     pub(crate) fn try_new(
-        (ranges, up_to_point): (Ranges, Ranges),
+        up_to_point: Ranges,
+        ranges: Ranges,
         limit: RowLimit,
         distance: &PairDistance,
-        (batch, build): (&RecordBatch, &BuildSide),
+        batch: &RecordBatch,
+        build: &BuildSide,
         slice_rows: usize,
     ) -> Result<Self> {
         let grows = grows_to_both_ends(&ranges, &distance.grows, batch, build)?;
         Ok(Self {
             limit,
-            ranges,
+            window: SearchWindow::new(ranges, slice_rows),
             up_to_point,
             grows,
-            begun: 0,
-            window: VecDeque::new(),
             slice_rows,
         })
     }
 
     /// Whether all matches have been returned.
     pub(crate) fn is_done(&self) -> bool {
-        self.window.is_empty() && self.begun == self.ranges.len()
+        self.window.is_done()
     }
 
     /// How many matches of a row have to be known.
@@ -111,93 +107,80 @@ impl ClosestMatches {
         batch: &RecordBatch,
         build: &BuildSide,
     ) -> Result<()> {
-        let (mut rows, mut positions) = (vec![], vec![]);
-        // Where the candidates of each search end, on either side of the point.
-        let mut ends: Vec<(usize, [usize; 2])> = vec![];
-        let mut index = 0;
-        loop {
-            let room = self.slice_rows.saturating_sub(positions.len());
-            if index == self.window.len() {
-                let is_full = index >= self.slice_rows || room == 0;
-                if is_full || self.begun == self.ranges.len() {
-                    break;
-                }
-                self.begin_row()?;
-            }
-            let search = &mut self.window[index];
-            if !search.is_done {
-                let before = search.take_before(room, &mut positions)?;
-                let middle = positions.len();
-                search.take_after(room - before, &mut positions)?;
-                rows.resize(positions.len(), search.row);
-                ends.push((index, [middle, positions.len()]));
-            }
-            index += 1;
-        }
-        let pairs = (UInt32Array::from(rows), UInt32Array::from(positions));
-        let found = MetPairs::from_candidates(pairs, join, batch, build)?;
+        let slice = self.take_slice()?.meeting(join.residual(), batch, build)?;
+        let ranks = PairRanks::of_pairs(&slice, join, batch, build)?;
         let needed = self.needed();
-        let (mut start, mut met) = (0, 0);
-        for (index, sides) in ends {
-            let search = &mut self.window[index];
-            if sides[1] > start {
-                search.candidates = search.candidates.saturating_mul(2);
+        let mut start = 0;
+        for ((number, is_after), end) in slice.ended {
+            let search = &mut self.window.searches[number];
+            for (pair, position) in (start..end).zip(&slice.positions[start..end]) {
+                search.add(&ranks, pair, *position, is_after);
             }
-            start = sides[1];
-            for (side, end) in sides.into_iter().enumerate() {
-                let from = met;
-                while met < found.pairs.len() && found.pairs[met] < end {
-                    search.add(&found, met, side == 1);
-                    met += 1;
-                }
-                if met > from {
-                    search.reached[side] = Some(found.distances.value(met - 1).to_vec());
-                }
+            if end > start {
+                let last = ranks.distances.value(end - 1).to_vec();
+                search.reached[usize::from(is_after)] = Some(last);
             }
-            search.finish(needed, join.orders_ties());
+            if is_after {
+                search.finish(needed, join.orders_ties());
+            }
+            start = end;
         }
         Ok(())
     }
 
-    fn begin_row(&mut self) -> Result<()> {
-        let index = self.begun;
-        let (left, right) = (self.ranges.left()[index], self.ranges.right()[index]);
-        let (first, last) = (
-            self.up_to_point.left()[index],
-            self.up_to_point.right()[index],
-        );
-        let is_empty = left > right || self.needed() == 0;
-        let range = if is_empty {
-            0..0
-        } else {
-            row_range(left..right + 1)?
+    /// Takes candidates of searches: of each those before the point, then those after it.
+    fn take_slice(&mut self) -> Result<CandidateSlice<(usize, bool)>> {
+        let candidates = self.needed().min(self.slice_rows);
+        let mut slice = CandidateSlice::default();
+        let begin = |row: u32, range: Range<u32>| {
+            let (row_index, is_empty) = (row as usize, range.is_empty() || candidates == 0);
+            let range = if is_empty { 0..0 } else { range };
+            let up_to_point = (
+                self.up_to_point.left()[row_index],
+                self.up_to_point.right()[row_index],
+            );
+            // Without a row up to the point, all are after it.
+            let point = if up_to_point.0 > up_to_point.1 {
+                range.start
+            } else {
+                let (start, end) = (i64::from(range.start), i64::from(range.end));
+                row_range(0..up_to_point.1.saturating_add(1).clamp(start, end))?.end
+            };
+            Ok(PointSearch {
+                row,
+                point,
+                before: range.start..point,
+                after: point..range.end,
+                reached: [None, None],
+                grows: self.grows[row_index],
+                candidates,
+                found: vec![],
+                is_done: is_empty,
+            })
         };
-        // Without a row up to the point, all are after it.
-        let point = if is_empty || first > last {
-            range.start
-        } else {
-            row_range(0..(last + 1).clamp(left, right + 1))?.end
+        let take = |number, search: &mut PointSearch, room| {
+            if search.is_done {
+                return Ok(0);
+            }
+            let before = search.take_before(room, &mut slice.positions)?;
+            slice.end((number, false), search.row);
+            let after = search.take_after(room - before, &mut slice.positions)?;
+            slice.end((number, true), search.row);
+            if before + after > 0 {
+                search.candidates = search.candidates.saturating_mul(2);
+            }
+            Ok(before + after)
         };
-        self.begun += 1;
-        self.window.push_back(RowSearch {
-            row: row_number(index)?,
-            point,
-            before: range.start..point,
-            after: point..range.end,
-            reached: [None, None],
-            grows: self.grows[index],
-            candidates: self.needed().min(self.slice_rows),
-            found: vec![],
-            is_done: is_empty,
-        });
-        Ok(())
+        self.window.take_candidates(1, begin, take)?;
+        Ok(slice)
     }
 
     /// Returns the matches that are known, by row and in order: each with its position, and a row without a match once
     /// with `None`.
     pub(crate) fn take_found(&mut self, mut returned: impl FnMut(u32, Option<u32>)) {
         let RowLimit { skip, fetch, .. } = self.limit;
-        while let Some(mut search) = self.window.pop_front_if(|search| search.is_done) {
+        let searches = &mut self.window.searches;
+        while let Some(mut search) = searches.pop_front_if(|search| search.is_done) {
             search.found.sort_unstable();
             let found = search.found.iter().skip(skip);
             let mut found = found.take(fetch.unwrap_or(usize::MAX)).peekable();
@@ -209,7 +192,7 @@ impl ClosestMatches {
     }
 }
 
-impl RowSearch {
+impl PointSearch {
     /// Takes the next candidates before the point, at most `room`, and returns how many.
     fn take_before(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<usize> {
         let taken = self.taken(&self.before, room)?;
@@ -219,30 +202,29 @@ impl RowSearch {
         Ok(taken as usize)
     }
 
-    /// Takes the next candidates after the point, at most `room`.
-    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<()> {
+    /// Takes the next candidates after the point, at most `room`, and returns how many.
+    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<usize> {
         let taken = self.taken(&self.after, room)?;
         let end = self.after.start + taken;
         positions.extend(self.after.start..end);
         self.after.start = end;
-        Ok(())
+        Ok(taken as usize)
     }
 
     fn taken(&self, rest: &Range<u32>, room: usize) -> Result<u32> {
         row_number(self.candidates.min(room).min(rest.len()))
     }
 
-    fn add(&mut self, found: &MetPairs, index: usize, is_after: bool) {
-        let position = found.positions.value(index);
+    fn add(&mut self, ranks: &PairRanks, pair: usize, position: u32, is_after: bool) {
         let steps = if is_after {
             position - self.point
         } else {
             self.point - 1 - position
         };
-        let order = found.orders.as_ref();
-        self.found.push(Found {
-            distance: found.distances.value(index).to_vec(),
-            order: order.map_or_else(Vec::new, |order| order.value(index).to_vec()),
+        let order = ranks.orders.as_ref();
+        self.found.push(ClosestMatch {
+            distance: ranks.distances.value(pair).to_vec(),
+            order: order.map_or_else(Vec::new, |order| order.value(pair).to_vec()),
             is_after,
             steps,
             position,
@@ -274,19 +256,16 @@ impl RowSearch {
     }
 }
 
-/// The pairs of a slice that meet the further condition.
-struct MetPairs {
-    /// The indexes of the pairs among the candidates.
-    pairs: Vec<usize>,
-    positions: UInt32Array,
+/// What ranks the pairs of a slice.
+struct PairRanks {
     distances: BinaryArray,
     /// The bytes of the further order.
     orders: Option<BinaryArray>,
 }
 
-impl MetPairs {
-    fn from_candidates(
-        (mut rows, mut positions): (UInt32Array, UInt32Array),
+impl PairRanks {
+    fn of_pairs<S>(
+        slice: &CandidateSlice<S>,
         join: &RowJoin,
         batch: &RecordBatch,
         build: &BuildSide,
@@ -294,31 +273,18 @@ impl MetPairs {
         let Some(distance) = join.distance() else {
             return internal_err!("a range join orders rows by no distance");
         };
-        let mut pairs: Vec<usize> = (0..rows.len()).collect();
-        if let Some(residual) = join.residual() {
-            let met =
-                RowJoin::meet_residual(residual, batch, &build.row_columns, (&rows, &positions))?;
-            pairs.retain(|pair| met.value(*pair));
-            let kept = |numbers: &UInt32Array| -> Result<UInt32Array> {
-                Ok(filter(numbers, &met)?.as_primitive().clone())
-            };
-            (rows, positions) = (kept(&rows)?, kept(&positions)?);
-        }
         let columns = &build.row_columns;
-        let evaluate = |expr: &JoinFilter| {
-            let pairs = (&rows, &positions);
-            binary(&RowJoin::evaluate(expr, batch, columns, pairs)?)
-        };
+        let rows = UInt32Array::from(slice.rows.clone());
+        let positions = UInt32Array::from(slice.positions.clone());
         let orders = match (join.orders_ties(), columns.last()) {
             (false, _) => None,
             (true, Some(order)) => Some(binary(&order.take(&positions)?)?),
             (true, None) => return internal_err!("a range join lacks the order of its rows"),
         };
+        let distances = RowJoin::evaluate(&distance.by, batch, columns, (&rows, &positions))?;
         Ok(Self {
-            pairs,
-            distances: evaluate(&distance.by)?,
+            distances: binary(&distances)?,
             orders,
-            positions,
         })
     }
 }

@@ -14,44 +14,18 @@ use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_join::bounds::evaluate_bound;
 use crate::exec::range_join::build_side::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
-use crate::exec::range_join::build_side::kept_side::Searches;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::segments::{Merging, SegmentedSide};
+use crate::exec::range_join::probe::segments::{Segmented, SegmentedSide};
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::Unmatched;
-use rmq_engine::{CandidateRanges, SearchHints};
+use rmq_engine::CandidateRanges;
 
-/// A build side on devices, in one or several segments.
-#[derive(Debug)]
-pub(crate) struct DeviceJoins {
-    /// The first one has the first rows, if their order matters.
-    segments: Vec<DeviceJoin>,
-    /// How aggregates are merged; `None` for those of one segment.
-    merging: Option<Arc<Merging>>,
-    searches: Searches,
-}
+/// A build side on devices.
+pub(crate) type DeviceJoins = Segmented<DeviceJoin>;
 
 impl DeviceJoins {
-    /// A build side in segments whose answers are merged.
-    pub(crate) fn merged(
-        segments: Vec<DeviceJoin>,
-        merging: Option<Arc<Merging>>,
-        searches: Searches,
-    ) -> Self {
-        Self {
-            segments,
-            merging,
-            searches,
-        }
-    }
-
-    /// A build side in one segment.
-    pub(crate) fn one(join: DeviceJoin) -> Self {
-        Self::merged(vec![join], None, Searches::default())
-    }
-
     /// Number of build rows that can match.
     pub(crate) fn rows(&self) -> usize {
         self.segments.iter().map(DeviceJoin::rows).sum()
@@ -65,7 +39,7 @@ impl DeviceJoins {
         let segments = self.segments.iter().map(DeviceJoin::on_cpu);
         Ok(SegmentedSide {
             segments: segments.collect::<Result<_>>()?,
-            merging: self.merging.clone(),
+            merge_plan: self.merge_plan.clone(),
             searches: self.searches.clone(),
         })
     }
@@ -147,10 +121,9 @@ impl DeviceJoinPartition {
         let build = &self.build;
         let _timer = self.partition.metrics.time_query();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
-        let merging = build.merging.as_ref();
-        let mut partials =
-            merging.map(|merging| Partials::new(&merging.plan, &self.partition, rows));
-        build.searches.add(rows, build.segments.len());
+        let plan = build.merge_plan.as_ref();
+        let mut partials = plan.map(|plan| Partials::new(plan, &self.partition, rows));
+        build.record_search(rows);
         for (number, (segment, probe)) in build.segments.iter().zip(probes).enumerate() {
             let Some(answers) = segment.answer(probe, record_fallback)? else {
                 return Ok(None);
@@ -164,7 +137,7 @@ impl DeviceJoinPartition {
         let Some(partials) = partials else {
             return internal_err!("a build side on devices has no segment");
         };
-        let (matched, aggregates) = partials.finish(&self.partition)?;
+        let (matched, aggregates) = partials.finish()?;
         Ok(Some(DeviceAnswers {
             matched,
             aggregates,
@@ -176,9 +149,8 @@ impl DeviceJoinPartition {
         let (build, waiting) = (self.build.on_cpu()?, Waiting::forever());
         let mut joined = vec![];
         for batch in batches {
-            let hints = build.segments.iter().map(|_| SearchHints::default());
-            let hints = &mut hints.collect::<Vec<_>>();
-            joined.extend(build.join_blocking(&self.partition, batch, hints, &waiting)?);
+            let mut hints = build.hints();
+            joined.extend(build.join_blocking(&self.partition, batch, &mut hints, &waiting)?);
         }
         Ok(joined)
     }

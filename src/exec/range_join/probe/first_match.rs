@@ -9,38 +9,18 @@
 
 use std::ops::Range;
 
-use arrow::array::{RecordBatch, UInt32Array};
-use arrow::buffer::BooleanBuffer;
+use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_numbers, rows_between};
 use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
-use crate::exec::range_join::row_join::RowJoin;
 
 /// The number of candidates of each row in the first round.
 const FIRST_CANDIDATES: usize = 4;
-
-/// The search for the first match of each row of a probe batch.
-pub(crate) struct FirstMatches<'a> {
-    /// `None` if the first candidates are the matches.
-    residual: Option<&'a JoinFilter>,
-    /// The rows of the ranges that are candidates; `None` if all are.
-    qualifying: Option<QualifyingRows>,
-    batch: &'a RecordBatch,
-    build: &'a BuildSide,
-    /// The most candidates that are evaluated at once.
-    slice_rows: usize,
-    /// The rows that have candidates in this round, the last one first.
-    undecided: Vec<Undecided>,
-    /// The rows that have candidates in the next round.
-    next_round: Vec<Undecided>,
-    /// The number of candidates of each row in this round.
-    candidates: usize,
-    found: Vec<(i64, i64)>,
-}
 
 /// A probe row without a match so far, and the positions that have not been looked at.
 #[derive(Clone, Copy)]
@@ -53,162 +33,98 @@ struct Undecided {
 /// A range without rows.
 const EMPTY: (i64, i64) = (0, -1);
 
-impl<'a> FirstMatches<'a> {
-    /// The search in these ranges of the rows of a batch.
-    pub(crate) fn new(
-        residual: &'a JoinFilter,
-        (batch, build): (&'a RecordBatch, &'a BuildSide),
-        ranges: &Ranges,
-        slice_rows: usize,
-    ) -> Result<Self> {
-        let mut undecided = vec![];
-        for (row, range) in (0..).zip(ranges.iter()) {
-            let Range { start, end } = rows_between(range)?;
-            if start < end {
-                undecided.push(Undecided { row, start, end });
-            }
+/// For each row of a batch the range of the first row in its range that meets a condition, or an empty one. Candidates
+/// are the rows of its range, or those of them that are `qualifying`, and at most `slice_rows` are evaluated at once.
+/// Calls `check` between slices.
+pub(crate) fn first_matches(
+    condition: &JoinFilter,
+    qualifying: Option<&QualifyingRows>,
+    batch: &RecordBatch,
+    build: &BuildSide,
+    ranges: &Ranges,
+    slice_rows: usize,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Ranges> {
+    let mut found = vec![EMPTY; ranges.len()];
+    let mut candidates = FIRST_CANDIDATES.min(slice_rows);
+    // The last row is first.
+    let mut round = vec![];
+    for (row, range) in (0..).zip(ranges.iter()) {
+        let Range { start, end } = rows_between(range)?;
+        if start < end {
+            round.push(Undecided { row, start, end });
         }
-        undecided.reverse();
-        Ok(Self {
-            residual: Some(residual),
-            qualifying: None,
-            batch,
-            build,
-            slice_rows,
-            undecided,
-            next_round: vec![],
-            candidates: FIRST_CANDIDATES.min(slice_rows),
-            found: vec![EMPTY; ranges.len()],
-        })
     }
-
-    /// The search among the rows that meet a threshold, with the rest of the condition.
-    pub(crate) fn among(
-        qualifying: QualifyingRows,
-        rest: Option<&'a JoinFilter>,
-        (batch, build): (&'a RecordBatch, &'a BuildSide),
-        ranges: &Ranges,
-        slice_rows: usize,
-    ) -> Result<Self> {
-        let Some(rest) = rest else {
-            let found = qualifying.first()?;
-            return Ok(Self {
-                residual: None,
-                qualifying: None,
-                batch,
-                build,
-                slice_rows,
-                undecided: vec![],
-                next_round: vec![],
-                candidates: 0,
-                found: found.iter().collect(),
-            });
-        };
-        Ok(Self {
-            qualifying: Some(qualifying),
-            ..Self::new(rest, (batch, build), ranges, slice_rows)?
-        })
-    }
-
-    /// For each row the range of its first match, or an empty one. To be called after [`Self::step`] has returned
-    /// false.
-    pub(crate) fn finish(self) -> Ranges {
-        self.found.into_iter().collect()
-    }
-
-    /// Evaluates one slice of candidates. Returns whether there are more.
-    pub(crate) fn step(&mut self) -> Result<bool> {
-        let Some(residual) = self.residual else {
-            return Ok(false);
-        };
-        if self.undecided.is_empty() {
-            self.undecided = std::mem::take(&mut self.next_round);
-            self.undecided.reverse();
-            self.candidates = (2 * self.candidates).min(self.slice_rows);
-        }
-        let slice = match &self.qualifying {
-            Some(qualifying) => {
-                let taken = (self.slice_rows / self.candidates).min(self.undecided.len());
-                let mut taken = self.undecided.split_off(self.undecided.len() - taken);
-                taken.reverse();
-                Slice::qualifying(qualifying, taken, self.candidates)?
-            }
-            None => Slice::of_ranges(&mut self.undecided, self.candidates, self.slice_rows)?,
-        };
-        if slice.undecided.is_empty() {
-            return Ok(false);
-        }
-        let columns = &self.build.row_columns;
-        let positions = UInt32Array::from(slice.positions);
-        let met = if positions.is_empty() {
-            BooleanBuffer::new_unset(0)
-        } else {
-            let pairs = (&UInt32Array::from(slice.rows), &positions);
-            let met = RowJoin::meet_residual(residual, self.batch, columns, pairs)?;
-            met.values().clone()
-        };
-        let mut first = 0;
-        for (undecided, candidates) in slice.undecided {
-            let met = met.slice(first, candidates);
-            if let Some(offset) = met.set_indices().next() {
-                let position = i64::from(positions.value(first + offset));
-                self.found[undecided.row as usize] = (position, position);
-            } else if undecided.start < undecided.end {
-                self.next_round.push(undecided);
-            }
-            first += candidates;
-        }
-        Ok(!self.undecided.is_empty() || !self.next_round.is_empty())
-    }
-}
-
-/// Some candidates.
-#[derive(Default)]
-struct Slice {
-    rows: Vec<u32>,
-    positions: Vec<u32>,
-    /// The rows, each with the positions that are left after these candidates, and the number of these.
-    undecided: Vec<(Undecided, usize)>,
-}
-
-impl Slice {
-    /// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
-    fn of_ranges(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Self> {
-        let mut slice = Self::default();
-        let most = row_number(candidates)?;
-        while slice.positions.len() + candidates <= limit
-            && let Some(mut row) = undecided.pop()
-        {
-            let end = row.end.min(row.start.saturating_add(most));
-            slice.positions.extend(row.start..end);
-            slice.rows.resize(slice.positions.len(), row.row);
-            let taken = end - row.start;
-            row.start = end;
-            slice.undecided.push((row, taken as usize));
-        }
-        Ok(slice)
-    }
-
-    /// The next positions of rows that qualify, `candidates` of each.
-    fn qualifying(
-        qualifying: &QualifyingRows,
-        undecided: Vec<Undecided>,
-        candidates: usize,
-    ) -> Result<Self> {
-        let mut slice = Self::default();
-        let rows = undecided.iter();
-        let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
-        let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
-        slice.positions = row_numbers(listed.positions.iter().copied())?;
-        for (mut row, end) in undecided.into_iter().zip(listed.ends) {
-            let start = slice.rows.len();
-            slice.rows.resize(end, row.row);
-            row.start = match slice.positions[start..end].last() {
-                Some(last) if end - start == candidates => last + 1,
-                _ => row.end,
+    while !round.is_empty() {
+        round.reverse();
+        let mut next_round = vec![];
+        while !round.is_empty() {
+            check()?;
+            let slice = match qualifying {
+                Some(qualifying) => {
+                    let left = round.len().saturating_sub(slice_rows / candidates);
+                    let mut taken = round.split_off(left);
+                    taken.reverse();
+                    take_qualifying(qualifying, taken, candidates)?
+                }
+                None => take_slice(&mut round, candidates, slice_rows)?,
             };
-            slice.undecided.push((row, end - start));
+            let slice = slice.meeting(Some(condition), batch, build)?;
+            let mut first = 0;
+            for (undecided, end) in slice.ended {
+                if let [position, ..] = slice.positions[first..end] {
+                    let position = i64::from(position);
+                    found[undecided.row as usize] = (position, position);
+                } else if undecided.start < undecided.end {
+                    next_round.push(undecided);
+                }
+                first = end;
+            }
         }
-        Ok(slice)
+        round = next_round;
+        candidates = (2 * candidates).min(slice_rows);
     }
+    Ok(found.into_iter().collect())
+}
+
+/// Candidates of rows, each with the positions that are left after these.
+type Slice = CandidateSlice<Undecided>;
+
+/// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
+fn take_slice(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Slice> {
+    let mut slice = Slice::default();
+    let most = row_number(candidates)?;
+    while slice.positions.len() + candidates <= limit
+        && let Some(mut row) = undecided.pop()
+    {
+        let end = row.end.min(row.start.saturating_add(most));
+        slice.positions.extend(row.start..end);
+        row.start = end;
+        slice.end(row, row.row);
+    }
+    Ok(slice)
+}
+
+/// The next positions of rows that qualify, `candidates` of each.
+fn take_qualifying(
+    qualifying: &QualifyingRows,
+    undecided: Vec<Undecided>,
+    candidates: usize,
+) -> Result<Slice> {
+    let rows = undecided.iter();
+    let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
+    let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
+    let positions = row_numbers(listed.positions.iter().copied())?;
+    let (mut slice, mut start) = (Slice::default(), 0);
+    for (mut row, end) in undecided.into_iter().zip(listed.ends) {
+        let of_row = &positions[start..end];
+        slice.positions.extend(of_row);
+        row.start = match of_row.last() {
+            Some(last) if of_row.len() == candidates => last + 1,
+            _ => row.end,
+        };
+        slice.end(row, row.row);
+        start = end;
+    }
+    Ok(slice)
 }

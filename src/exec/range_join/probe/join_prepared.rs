@@ -8,7 +8,6 @@ use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
-use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
@@ -18,7 +17,6 @@ use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
-use rmq_engine::SearchHints;
 
 /// Joins the rows that have been read of a partition, and the rest, with a build side that is not sliced.
 pub(super) async fn join_prepared(
@@ -33,7 +31,7 @@ pub(super) async fn join_prepared(
         }
         input = checked(Arc::clone(&partition), Arc::clone(errors), input);
     }
-    let build = Arc::clone(&prepared.state);
+    let build = &prepared.state;
     if build.is_empty() && !returns_unmatched(&partition) {
         if prepared.key_errors.is_some() {
             while next_with_rows(&mut input).await?.is_some() {}
@@ -46,16 +44,11 @@ pub(super) async fn join_prepared(
         run_again_later().await;
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
-    Ok(match (&*build, partition.returned_rows()) {
-        (BuildState::Sorted(side), Some(join)) => {
-            let side = SegmentedSide::of_one(Arc::clone(side));
-            join_rows(partition, join, Arc::new(side), input)
-        }
-        (BuildState::Sorted(side), None) => join_sorted(partition, Arc::clone(side), input),
-        (BuildState::Segments(side), Some(join)) => {
+    Ok(match (build, partition.returned_rows()) {
+        (BuildState::InMemory(side), Some(join)) => {
             join_rows(partition, join, Arc::clone(side), input)
         }
-        (BuildState::Segments(side), None) => join_segments(partition, Arc::clone(side), input),
+        (BuildState::InMemory(side), None) => join_batches(partition, Arc::clone(side), input),
         (BuildState::OnDevices(join), None) => {
             answer_on_devices(partition, Arc::clone(join), input)
         }
@@ -113,34 +106,12 @@ fn recorded(
 }
 
 /// Joins a partition with a build side in memory, batch by batch.
-fn join_sorted(
-    partition: Arc<ProbePartition>,
-    side: Arc<BuildSide>,
-    input: BatchStream,
-) -> BatchStream {
-    let start = (partition, side, input, SearchHints::default());
-    let joined = stream::try_unfold(
-        start,
-        |(partition, side, mut input, mut hints)| async move {
-            let Some(batch) = next_with_rows(&mut input).await? else {
-                return Ok(None);
-            };
-            let joined = partition.join(&batch, &side, &mut hints).await?;
-            let joined = recorded(Arc::clone(&partition), joined);
-            Ok::<_, DataFusionError>(Some((joined, (partition, side, input, hints))))
-        },
-    );
-    joined.try_flatten().boxed()
-}
-
-/// Joins a partition with a build side in several segments, batch by batch.
-fn join_segments(
+fn join_batches(
     partition: Arc<ProbePartition>,
     side: Arc<SegmentedSide>,
     input: BatchStream,
 ) -> BatchStream {
-    let hints = side.segments.iter().map(|_| SearchHints::default());
-    let start = (input, hints.collect());
+    let start = (input, side.hints());
     let joined = stream::try_unfold(start, move |(mut input, hints)| {
         let (partition, side) = (Arc::clone(&partition), Arc::clone(&side));
         async move {

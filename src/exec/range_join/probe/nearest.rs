@@ -18,15 +18,17 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_numbers, row_range};
+use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
+use crate::exec::range_join::probe::search_window::SearchWindow;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
 use rmq_engine::RangeEnd;
@@ -57,12 +59,7 @@ pub(crate) fn clip(ranges: &Ranges, limit: RowLimit) -> Ranges {
 /// The search for the nearest matches of the rows of a probe batch.
 pub(crate) struct NearestMatches {
     limit: RowLimit,
-    /// The ranges of the probe rows.
-    pub(crate) ranges: Ranges,
-    /// The number of rows that have been begun.
-    begun: usize,
-    /// Rows that have been begun and not been returned.
-    window: VecDeque<RowSearch>,
+    window: SearchWindow<EndSearch>,
     /// The number of candidates that a row begins with.
     first_candidates: usize,
     /// The most candidates that are evaluated at once.
@@ -83,7 +80,7 @@ enum ThresholdSearch {
 }
 
 /// The search for the matches of one probe row.
-struct RowSearch {
+struct EndSearch {
     row: u32,
     /// The positions that have not been looked at; all of them where rows come in another order, until all have been
     /// looked at.
@@ -105,14 +102,8 @@ struct RowSearch {
     has_match: bool,
 }
 
-/// Candidates of several rows of the window.
-#[derive(Default)]
-struct Slice {
-    rows: Vec<u32>,
-    positions: Vec<u32>,
-    /// The rows by their number in the window, each with the end of its candidates.
-    ends: Vec<(usize, usize)>,
-}
+/// Candidates of searches of the window, by their numbers.
+type Slice = CandidateSlice<usize>;
 
 impl NearestMatches {
     /// The search in these ranges, one for each row of a probe batch, for candidates that meet a condition, or for all.
@@ -126,9 +117,7 @@ impl NearestMatches {
         let least = if has_condition { FIRST_CANDIDATES } else { 1 };
         Self {
             limit,
-            ranges,
-            begun: 0,
-            window: VecDeque::new(),
+            window: SearchWindow::new(ranges, slice_rows),
             first_candidates: most.max(least).min(slice_rows),
             slice_rows,
             long_candidates: 0,
@@ -138,7 +127,12 @@ impl NearestMatches {
 
     /// Whether all matches have been returned.
     pub(crate) fn is_done(&self) -> bool {
-        self.window.is_empty() && self.begun == self.ranges.len()
+        self.window.is_done()
+    }
+
+    /// The ranges of the probe rows.
+    pub(crate) fn ranges(&self) -> &Ranges {
+        &self.window.ranges
     }
 
     /// How many candidates of long searches have been evaluated since the last call; 0 once it is settled how these go
@@ -171,22 +165,18 @@ impl NearestMatches {
         let ThresholdSearch::By(index) = &self.index else {
             return Ok(0);
         };
-        let before = self
-            .window
-            .iter()
-            .filter(|search| search.is_indexed)
-            .count();
+        let indexed = |searches: &VecDeque<EndSearch>| {
+            let searches = searches.iter();
+            searches.filter(|search| search.is_indexed).count()
+        };
+        let before = indexed(&self.window.searches);
         let end = if self.limit.descending {
             RangeEnd::Last
         } else {
             RangeEnd::First
         };
-        let slice = Slice::qualifying(&mut self.window, index, end, self.slice_rows)?;
-        let after = self
-            .window
-            .iter()
-            .filter(|search| search.is_indexed)
-            .count();
+        let slice = take_qualifying(&mut self.window.searches, index, end, self.slice_rows)?;
+        let after = indexed(&self.window.searches);
         let rest = join
             .threshold()
             .and_then(|threshold| threshold.rest.as_ref());
@@ -196,74 +186,58 @@ impl NearestMatches {
 
     /// Takes candidates of searches that don't use the index.
     fn take_slice(&mut self) -> Result<Slice> {
-        let mut slice = Slice::default();
+        let (limit, first) = (self.limit, self.first_candidates);
         let uses_index = matches!(self.index, ThresholdSearch::By(_));
-        let mut index = 0;
-        loop {
-            let room = self.slice_rows - slice.positions.len();
-            if index == self.window.len() {
-                let is_full = index >= self.slice_rows || room < self.first_candidates;
-                if is_full || self.begun == self.ranges.len() {
-                    break;
-                }
-                self.begin_row()?;
+        let (mut slice, mut long_candidates) = (Slice::default(), 0);
+        let begin = |row, range| Ok(EndSearch::new(row, range, limit, first));
+        let take = |number, search: &mut EndSearch, room| {
+            let is_long = search.is_long();
+            if uses_index && is_long {
+                return Ok(0);
             }
-            let search = &mut self.window[index];
-            if !(uses_index && search.is_long()) {
-                let is_long = search.is_long();
-                let taken = search.take(room, self.limit.descending, &mut slice.positions)?;
-                self.long_candidates += if is_long { taken } else { 0 };
-                slice.add_row(index, search.row);
-            }
-            index += 1;
-        }
+            let taken = search.take(room, limit.descending, &mut slice.positions)?;
+            long_candidates += if is_long { taken } else { 0 };
+            slice.end(number, search.row);
+            Ok(taken)
+        };
+        self.window.take_candidates(first, begin, take)?;
+        self.long_candidates += long_candidates;
         Ok(slice)
     }
 
     /// Takes candidates in another order than that of positions.
     fn take_ordered(&mut self, order: &RowOrder) -> Result<Slice> {
-        let (mut index, mut room) = (0, self.slice_rows);
+        let (limit, first) = (self.limit, self.first_candidates);
         // The searches, each with the number of its candidates.
         let mut taken = vec![];
-        loop {
-            if index == self.window.len() {
-                let is_full = index >= self.slice_rows || room < self.first_candidates;
-                if is_full || self.begun == self.ranges.len() {
-                    break;
-                }
-                self.begin_row()?;
-            }
-            let search = &self.window[index];
-            let left = if search.rest.is_empty() {
-                0
-            } else {
-                search.rest.len() - search.read
-            };
-            let candidates = search.candidates.min(room).min(left);
-            taken.push((index, candidates));
-            room -= candidates;
-            index += 1;
-        }
+        let begin = |row, range| Ok(EndSearch::new(row, range, limit, first));
+        let take = |number, search: &mut EndSearch, room| {
+            let candidates = search.candidates.min(room).min(search.unread());
+            taken.push((number, candidates));
+            Ok(candidates)
+        };
+        self.window.take_candidates(first, begin, take)?;
+        let searches = &mut self.window.searches;
         let is_short =
-            |(index, candidates): &&(usize, usize)| self.window[*index].next.len() < *candidates;
+            |(number, candidates): &&(usize, usize)| searches[*number].next.len() < *candidates;
         let short: Vec<_> = taken.iter().filter(is_short).copied().collect();
-        let searched = short.iter().map(|(index, candidates)| {
-            let search = &self.window[*index];
+        let searched = short.iter().map(|(number, candidates)| {
+            let search = &searches[*number];
             // Twice as many as before, as rows are listed from the first one on.
             let count = search.read + search.read.max(*candidates);
             (search.rest.clone(), count)
         });
         let listed = order.first_rows(&searched.collect::<Vec<_>>())?;
         let mut start = 0;
-        for ((index, _), end) in short.into_iter().zip(listed.ends) {
-            let search = &mut self.window[index];
+        for ((number, _), end) in short.into_iter().zip(listed.ends) {
+            let search = &mut searches[number];
             let read = start + search.read;
             search.next = listed.positions[read..end].iter().copied().collect();
             start = end;
         }
         let mut slice = Slice::default();
-        for (index, candidates) in taken {
-            let search = &mut self.window[index];
+        for (number, candidates) in taken {
+            let search = &mut searches[number];
             slice.positions.extend(search.next.drain(..candidates));
             search.read += candidates;
             if candidates == search.candidates {
@@ -272,26 +246,9 @@ impl NearestMatches {
             if search.read >= search.rest.len() {
                 search.rest = 0..0;
             }
-            slice.add_row(index, search.row);
+            slice.end(number, search.row);
         }
         Ok(slice)
-    }
-
-    fn begin_row(&mut self) -> Result<()> {
-        let (left, right) = (
-            self.ranges.left()[self.begun],
-            self.ranges.right()[self.begun],
-        );
-        let range = if left <= right {
-            row_range(left..right + 1)?
-        } else {
-            0..0
-        };
-        let row = row_number(self.begun)?;
-        let search = RowSearch::new(row, range, self.limit, self.first_candidates);
-        self.begun += 1;
-        self.window.push_back(search);
-        Ok(())
     }
 
     /// Adds the candidates that meet a condition to the matches of their rows, all without one.
@@ -302,22 +259,12 @@ impl NearestMatches {
         batch: &RecordBatch,
         build: &BuildSide,
     ) -> Result<()> {
-        if slice.positions.is_empty() {
-            return Ok(());
-        }
-        let (rows, positions) = (
-            UInt32Array::from(slice.rows),
-            UInt32Array::from(slice.positions),
-        );
-        let met = condition.map(|condition| {
-            RowJoin::meet_residual(condition, batch, &build.row_columns, (&rows, &positions))
-        });
-        let met = met.transpose()?;
+        let slice = slice.meeting(condition, batch, build)?;
         let mut start = 0;
-        for (index, end) in slice.ends {
-            let candidates = start..end;
-            let met = candidates.filter(|i| met.as_ref().is_none_or(|met| met.value(*i)));
-            met.for_each(|i| self.window[index].add(positions.value(i)));
+        for (number, end) in slice.ended {
+            let search = &mut self.window.searches[number];
+            let met = slice.positions[start..end].iter();
+            met.for_each(|position| search.add(*position));
             start = end;
         }
         Ok(())
@@ -326,7 +273,8 @@ impl NearestMatches {
     /// Returns the matches that are known, by row and in order: each with its position, and a row without a match once
     /// with `None`.
     pub(crate) fn take_found(&mut self, mut returned: impl FnMut(u32, Option<u32>)) {
-        while let Some(search) = self.window.front_mut() {
+        let searches = &mut self.window.searches;
+        while let Some(search) = searches.front_mut() {
             let found = search.found.drain(..);
             found.for_each(|position| returned(search.row, Some(position)));
             if !search.rest.is_empty() {
@@ -335,12 +283,12 @@ impl NearestMatches {
             if !search.has_match {
                 returned(search.row, None);
             }
-            self.window.pop_front();
+            searches.pop_front();
         }
     }
 }
 
-impl RowSearch {
+impl EndSearch {
     fn new(row: u32, range: Range<u32>, limit: RowLimit, candidates: usize) -> Self {
         let wanted = limit.fetch.unwrap_or(usize::MAX);
         Self {
@@ -355,6 +303,11 @@ impl RowSearch {
             found: vec![],
             has_match: false,
         }
+    }
+
+    /// The number of positions that have not been looked at, where rows come in another order.
+    fn unread(&self) -> usize {
+        self.rest.len().saturating_sub(self.read)
     }
 
     /// Whether enough candidates have been evaluated for the index to find the next ones sooner.
@@ -397,71 +350,62 @@ impl RowSearch {
     }
 }
 
-impl Slice {
-    /// Takes rows that qualify, of the searches that use the index: of each the nearest one, and those within as many
-    /// positions as it may have candidates.
-    fn qualifying(
-        window: &mut VecDeque<RowSearch>,
-        index: &QualifyingRows,
-        end: RangeEnd,
-        slice_rows: usize,
-    ) -> Result<Self> {
-        let (mut numbers, mut searches, mut room) = (vec![], vec![], slice_rows);
-        for (number, search) in window.iter_mut().enumerate() {
-            if room == 0 {
-                break;
-            }
-            if !search.is_long() || search.rest.is_empty() {
-                continue;
-            }
-            if !search.is_indexed {
-                search.is_indexed = true;
-                search.candidates = FIRST_CANDIDATES;
-            }
-            let positions = search.candidates.min(room);
-            room -= positions;
-            numbers.push(number);
-            let positions = row_number(positions)?;
-            searches.push((search.row as usize, search.rest.clone(), positions));
+/// Takes rows that qualify, of the searches that use the index: of each the nearest one, and those within as many
+/// positions as it may have candidates.
+fn take_qualifying(
+    searches: &mut VecDeque<EndSearch>,
+    index: &QualifyingRows,
+    end: RangeEnd,
+    slice_rows: usize,
+) -> Result<Slice> {
+    let (mut numbers, mut searched, mut room) = (vec![], vec![], slice_rows);
+    for (number, search) in searches.iter_mut().enumerate() {
+        if room == 0 {
+            break;
         }
-        let mut slice = Self::default();
-        if searches.is_empty() {
-            return Ok(slice);
+        if !search.is_long() || search.rest.is_empty() {
+            continue;
         }
-        let listed = index.list_nearest(&searches, end)?;
-        let mut start = 0;
-        for ((number, (.., positions)), list_end) in
-            numbers.into_iter().zip(searches).zip(listed.ends)
-        {
-            let found = row_numbers(listed.positions[start..list_end].iter().copied())?;
-            let found = found.into_iter();
-            let search = &mut window[number];
-            let rest = &mut search.rest;
-            match (found.clone().next(), found.clone().next_back(), end) {
-                (Some(first), _, RangeEnd::First) => {
-                    rest.start = rest.end.min(first.saturating_add(positions));
-                    slice.positions.extend(found);
-                }
-                (_, Some(last), RangeEnd::Last) => {
-                    rest.end = rest.start.max((last + 1).saturating_sub(positions));
-                    slice.positions.extend(found.rev());
-                }
-                _ => *rest = 0..0,
-            }
-            // Where rows that qualify are dense, more of them are listed at once.
-            let is_dense = 2 * (list_end - start) > search.candidates;
-            search.candidates *= if is_dense { 2 } else { 1 };
-            slice.add_row(number, search.row);
-            start = list_end;
+        if !search.is_indexed {
+            search.is_indexed = true;
+            search.candidates = FIRST_CANDIDATES;
         }
-        Ok(slice)
+        let positions = search.candidates.min(room);
+        room -= positions;
+        numbers.push(number);
+        let positions = row_number(positions)?;
+        searched.push((search.row as usize, search.rest.clone(), positions));
     }
-
-    /// Ends the candidates of a row of the window.
-    fn add_row(&mut self, number: usize, row: u32) {
-        self.rows.resize(self.positions.len(), row);
-        self.ends.push((number, self.positions.len()));
+    let mut slice = Slice::default();
+    if searched.is_empty() {
+        return Ok(slice);
     }
+    let listed = index.list_nearest(&searched, end)?;
+    let mut start = 0;
+    for ((number, (.., positions)), list_end) in numbers.into_iter().zip(searched).zip(listed.ends)
+    {
+        let found = row_numbers(listed.positions[start..list_end].iter().copied())?;
+        let found = found.into_iter();
+        let search = &mut searches[number];
+        let rest = &mut search.rest;
+        match (found.clone().next(), found.clone().next_back(), end) {
+            (Some(first), _, RangeEnd::First) => {
+                rest.start = rest.end.min(first.saturating_add(positions));
+                slice.positions.extend(found);
+            }
+            (_, Some(last), RangeEnd::Last) => {
+                rest.end = rest.start.max((last + 1).saturating_sub(positions));
+                slice.positions.extend(found.rev());
+            }
+            _ => *rest = 0..0,
+        }
+        // Where rows that qualify are dense, more of them are listed at once.
+        let is_dense = 2 * (list_end - start) > search.candidates;
+        search.candidates *= if is_dense { 2 } else { 1 };
+        slice.end(number, search.row);
+        start = list_end;
+    }
+    Ok(slice)
 }
 
 #[cfg(test)]

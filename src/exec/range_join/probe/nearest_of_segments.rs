@@ -22,7 +22,7 @@ pub(crate) struct NearestOfSegments {
 }
 
 /// A pair: the bytes that order it, its segment, and its number there.
-type Found<'a> = (&'a [u8], usize, usize);
+type OrderedPair<'a> = (&'a [u8], usize, usize);
 
 impl NearestOfSegments {
     /// No pairs of this many segments.
@@ -62,7 +62,7 @@ impl NearestOfSegments {
         let keys = keys.collect::<Result<Vec<_>>>()?;
         let mut next = vec![0; self.pairs.len()];
         let (mut rows, mut chosen) = (vec![], vec![]);
-        let mut found: Vec<Found> = vec![];
+        let mut found: Vec<OrderedPair> = vec![];
         for row in 0..batch.num_rows() {
             let row = row_number(row)?;
             found.clear();
@@ -102,7 +102,7 @@ impl NearestOfSegments {
 }
 
 /// Of equal rows the first in input order comes first, the last one if the order is descending.
-fn in_order((key, segment, _): &Found, other: &Found, descending: bool) -> Ordering {
+fn in_order((key, segment, _): &OrderedPair, other: &OrderedPair, descending: bool) -> Ordering {
     let ascending = (key, segment).cmp(&(&other.0, &other.1));
     if descending {
         ascending.reverse()

@@ -13,20 +13,25 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::{evaluate_bound, evaluate_threshold, wrapped_bound};
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
-use crate::exec::range_join::probe::first_match::FirstMatches;
+use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::probe::first_match::first_matches;
 use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::exec::range_join::row_threshold::with_columns;
+use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
 use rmq_engine::SearchHints;
+
+/// More pairs than these take longer than it takes to hand a batch to another thread, up to some milliseconds.
+const MANY_CANDIDATES: i64 = 1 << 16;
 
 /// One partition of the probe side, without its input.
 #[derive(Debug, Clone)]
@@ -46,6 +51,21 @@ pub(crate) struct ProbePartition {
     pub(crate) batch_size: usize,
     /// The most rows that the partition returns.
     pub(crate) fetch: Option<usize>,
+}
+
+/// The build rows that match the rows of a batch by keys.
+pub(crate) struct KeyMatches {
+    ranges: Ranges,
+    /// Whether the index on the join's threshold searches the ranges.
+    uses_threshold: bool,
+    /// The structures of values that are to be built before the ranges are aggregated.
+    unbuilt: Vec<Arc<dyn LazyStructure>>,
+}
+
+/// Whether evaluating a condition on the rows of these ranges may take long.
+fn has_many_candidates(ranges: &Ranges) -> bool {
+    let rows = ranges.iter().map(|(left, right)| (right - left + 1).max(0));
+    rows.fold(0, i64::saturating_add) > MANY_CANDIDATES
 }
 
 impl ProbePartition {
@@ -88,40 +108,25 @@ impl ProbePartition {
         row_join.filter(|join| !join.returns_probe_rows()).cloned()
     }
 
-    /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
+    /// Joins a batch, on a thread that may block where that may take long.
     pub(crate) async fn join(
-        &self,
-        batch: &RecordBatch,
+        self: &Arc<Self>,
+        batch: RecordBatch,
         build: &Arc<BuildSide>,
         last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
-        let Some(ranges) = self.find_matches(batch, build, last_found)? else {
+        let Some(matches) = self.find_matches(&batch, build, last_found)? else {
             return Ok(vec![]);
         };
-        let ranges = self.refine(batch, build, ranges).await?;
-        let (batch, ranges) = self.select_rows(batch, ranges)?;
-        build.build_justified_indexes(&ranges).await?;
-        let aggregates = self.aggregate_unblocked(&batch, &ranges, build).await?;
-        self.append_columns(&batch, &aggregates)
-    }
-
-    /// As [`Self::aggregate`], on a blocking thread if the rows of the ranges are read.
-    async fn aggregate_unblocked(
-        &self,
-        batch: &RecordBatch,
-        ranges: &Ranges,
-        build: &Arc<BuildSide>,
-    ) -> Result<Vec<ArrayRef>> {
-        if !build.reads_rows() {
-            return self.aggregate(batch, ranges, build, &|| Ok(()));
+        if !self.may_take_long(&matches, build) {
+            return self.join_matches(&batch, build, matches, &|| Ok(()));
         }
-        let thresholds = self.thresholds(batch, ranges)?;
-        let _timer = self.metrics.time_query();
-        let (build, ranges) = (Arc::clone(build), ranges.clone());
-        blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
+        let (this, build) = (Arc::clone(self), Arc::clone(build));
+        blocking(move |waiting| this.join_matches(&batch, &build, matches, &|| waiting.check()))
+            .await
     }
 
-    /// Joins a batch on the calling thread, which may block. What reads rows calls `check` between steps.
+    /// Joins a batch on the calling thread, which may block. Calls `check` between steps.
     pub(crate) fn join_blocking(
         &self,
         batch: &RecordBatch,
@@ -129,30 +134,67 @@ impl ProbePartition {
         last_found: &mut SearchHints,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<RecordBatch>> {
-        let Some(ranges) = self.find_matches(batch, build, last_found)? else {
-            return Ok(vec![]);
-        };
-        let ranges = self.refine_blocking(batch, build, ranges, check)?;
+        match self.find_matches(batch, build, last_found)? {
+            Some(matches) => self.join_matches(batch, build, matches, check),
+            None => Ok(vec![]),
+        }
+    }
+
+    fn join_matches(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        matches: KeyMatches,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<RecordBatch>> {
+        let ranges = self.refine(batch, build, matches, check)?;
         let (batch, ranges) = self.select_rows(batch, ranges)?;
-        build.build_justified_indexes_blocking(&ranges)?;
         let aggregates = self.aggregate(&batch, &ranges, build, check)?;
         self.append_columns(&batch, &aggregates)
     }
 
-    /// The positions of the build side that match each row of a batch by keys; `None` if no row of the batch is in the
-    /// output.
+    /// Whether a thread that other tasks wait for should not join these matches.
+    fn may_take_long(&self, matches: &KeyMatches, build: &BuildSide) -> bool {
+        let has_residual = || {
+            self.row_join
+                .as_ref()
+                .is_some_and(|j| j.residual().is_some())
+        };
+        let is_unbuilt = || matches.uses_threshold && !build.threshold_index.is_decided();
+        !matches.unbuilt.is_empty()
+            || build.reads_rows()
+            || has_residual() && (is_unbuilt() || has_many_candidates(&matches.ranges))
+    }
+
+    /// The matches of a batch by keys; `None` if no row of the batch is in the output.
     fn find_matches(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut SearchHints,
-    ) -> Result<Option<Ranges>> {
+    ) -> Result<Option<KeyMatches>> {
         self.metrics.probe_rows.add(batch.num_rows());
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join with an empty side evaluates no condition.
             return Ok(None);
         }
-        self.find_ranges(batch, build, last_found).map(Some)
+        self.key_matches(batch, build, last_found).map(Some)
+    }
+
+    /// The positions of the build side that match each row of a batch by keys, and what is to be built before they are
+    /// looked at. To be called once for a batch, as it counts them.
+    pub(crate) fn key_matches(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut SearchHints,
+    ) -> Result<KeyMatches> {
+        let ranges = self.find_ranges(batch, build, last_found)?;
+        Ok(KeyMatches {
+            uses_threshold: self.uses_threshold(build, &ranges),
+            unbuilt: build.justified_structures(&ranges).collect(),
+            ranges,
+        })
     }
 
     /// The rows of a batch that are in the output, and their ranges.
@@ -169,161 +211,76 @@ impl ProbePartition {
         ))
     }
 
-    /// If the join has a further condition and only needs to know whether a row meets it: reduces each range to the
-    /// first such row.
-    async fn refine(
+    /// The ranges of matches, each reduced to the first row that meets the further condition, if the join has one and
+    /// only needs to know whether a row meets it. Builds what is to be built, and so may block.
+    pub(crate) fn refine(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        ranges: Ranges,
-    ) -> Result<Ranges> {
-        let qualifying = self.qualifying_rows(batch, build, &ranges).await?;
-        let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? else {
-            return Ok(ranges);
-        };
-        loop {
-            let timer = self.metrics.time_query();
-            let has_more = search.step()?;
-            drop(timer);
-            if !has_more {
-                return Ok(search.finish());
-            }
-            // Lets other tasks run, and lets a cancelled query end.
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    /// Does the same on the calling thread, which may block.
-    pub(crate) fn refine_blocking(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        ranges: Ranges,
+        matches: KeyMatches,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Ranges> {
-        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges, check)?;
-        let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? else {
+        let KeyMatches {
+            ranges,
+            uses_threshold,
+            unbuilt,
+        } = matches;
+        unbuilt.iter().try_for_each(|structure| structure.build())?;
+        let Some(residual) = self.row_join.as_ref().and_then(|join| join.residual()) else {
             return Ok(ranges);
         };
-        while search.step()? {
-            check()?;
+        let mut qualifying = None;
+        if uses_threshold {
+            self.build_threshold_index(build, check);
+            qualifying = self.find_qualifying(batch, build, &ranges)?;
+            self.record_threshold_rows(qualifying.as_ref(), batch);
         }
-        Ok(search.finish())
-    }
-
-    /// The search for the first rows that meet the further condition, if there is one.
-    fn first_matches<'a>(
-        &'a self,
-        batch: &'a RecordBatch,
-        build: &'a BuildSide,
-        ranges: &Ranges,
-        qualifying: Option<QualifyingRows>,
-    ) -> Result<Option<FirstMatches<'a>>> {
-        let Some(join) = self.row_join.as_deref() else {
-            return Ok(None);
-        };
-        let sides = (batch, build);
-        let slice_rows = self.batch_size;
-        Ok(match (qualifying, join.threshold(), join.residual()) {
-            (Some(rows), Some(threshold), _) => Some(FirstMatches::among(
-                rows,
-                threshold.rest.as_ref(),
-                sides,
-                ranges,
-                slice_rows,
-            )?),
-            (_, _, Some(residual)) => Some(FirstMatches::new(residual, sides, ranges, slice_rows)?),
-            (_, _, None) => None,
-        })
-    }
-
-    /// The rows of ranges of a batch that meet the join's threshold, if it has one and the ranges justify its index.
-    /// Builds that on a blocking thread.
-    pub(crate) async fn qualifying_rows(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        ranges: &Ranges,
-    ) -> Result<Option<QualifyingRows>> {
-        let Some(join) = self.justified_threshold(build, ranges) else {
-            return Ok(None);
-        };
-        self.build_threshold_index(join, build).await?;
-        let found = self.find_qualifying(batch, build, ranges)?;
-        self.record_threshold_rows(found.as_ref(), batch);
-        Ok(found)
-    }
-
-    /// Whether searches for nearest rows that have read this many rows should use the index on the join's
-    /// threshold. Builds it if so.
-    pub(crate) async fn prepares_index(&self, build: &BuildSide, read: usize) -> Result<bool> {
-        let Some((join, threshold)) = self
-            .row_join
-            .as_ref()
-            .and_then(|join| Some((join, join.threshold()?)))
-        else {
-            return Ok(false);
-        };
-        let index = &build.threshold_index;
-        let is_justified = index.is_justified_by(threshold, read, build.rows().len());
-        if is_justified {
-            self.build_threshold_index(join, build).await?;
+        let _timer = self.metrics.time_query();
+        let size = self.batch_size;
+        match (&qualifying, self.threshold()) {
+            (Some(rows), Some(threshold)) => match &threshold.rest {
+                Some(rest) => first_matches(rest, Some(rows), batch, build, &ranges, size, check),
+                None => rows.first(),
+            },
+            _ => first_matches(residual, None, batch, build, &ranges, size, check),
         }
-        Ok(is_justified)
     }
 
-    /// Builds the index on the join's threshold, unless that has been tried, on a blocking thread.
-    async fn build_threshold_index(&self, join: &Arc<RowJoin>, build: &BuildSide) -> Result<()> {
-        if build.threshold_index.is_decided() {
-            return Ok(());
-        }
-        let rows = build.rows().len();
-        let (join, columns) = (Arc::clone(join), build.row_columns.clone());
-        let (index, pool) = (Arc::clone(&build.threshold_index), Arc::clone(&self.pool));
-        let work = move |waiting: Waiting| {
-            let check = || waiting.check();
-            if let Some(threshold) = join.threshold() {
-                index.build(threshold, &columns, rows, &pool, &check);
-            }
-            Ok(())
-        };
-        blocking(work).await
+    /// The threshold of the join, if it has one.
+    fn threshold(&self) -> Option<&RowThreshold> {
+        self.row_join.as_ref()?.threshold()
     }
 
-    /// Does the same on the calling thread.
-    fn qualifying_rows_blocking(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        ranges: &Ranges,
-        check: &dyn Fn() -> Result<()>,
-    ) -> Result<Option<QualifyingRows>> {
-        let rows = build.rows().len();
-        let Some(join) = self.justified_threshold(build, ranges) else {
-            return Ok(None);
-        };
-        if let Some(threshold) = join.threshold() {
+    /// Whether the index on the join's threshold, if it has one, is to search these ranges. Counts them.
+    pub(crate) fn uses_threshold(&self, build: &BuildSide, ranges: &Ranges) -> bool {
+        let (index, rows) = (&build.threshold_index, build.rows().len());
+        self.threshold()
+            .is_some_and(|threshold| index.is_justified(threshold, ranges, rows))
+    }
+
+    /// Whether it is to go on with searches for nearest rows that have read this many rows. Counts them.
+    pub(crate) fn goes_on_by_threshold(&self, build: &BuildSide, read: usize) -> bool {
+        let (index, rows) = (&build.threshold_index, build.rows().len());
+        self.threshold()
+            .is_some_and(|threshold| index.is_justified_by(threshold, read, rows))
+    }
+
+    /// Builds the index on the join's threshold, unless that has been tried. Blocks.
+    pub(crate) fn build_threshold_index(&self, build: &BuildSide, check: &dyn Fn() -> Result<()>) {
+        if let Some(threshold) = self.threshold() {
             let (index, columns) = (&build.threshold_index, &build.row_columns);
-            index.build(threshold, columns, rows, &self.pool, check);
+            index.build(threshold, columns, build.rows().len(), &self.pool, check);
         }
-        let found = self.find_qualifying(batch, build, ranges)?;
-        self.record_threshold_rows(found.as_ref(), batch);
-        Ok(found)
     }
 
-    fn record_threshold_rows(&self, found: Option<&QualifyingRows>, batch: &RecordBatch) {
+    pub(crate) fn record_threshold_rows(
+        &self,
+        found: Option<&QualifyingRows>,
+        batch: &RecordBatch,
+    ) {
         if found.is_some() {
             self.metrics.record_threshold_rows(batch.num_rows());
         }
-    }
-
-    /// The join, if it has a threshold and these ranges justify its index.
-    fn justified_threshold(&self, build: &BuildSide, ranges: &Ranges) -> Option<&Arc<RowJoin>> {
-        let join = self.row_join.as_ref()?;
-        let (threshold, rows) = (join.threshold()?, build.rows().len());
-        let index = &build.threshold_index;
-        let is_justified = index.is_justified(threshold, ranges, rows);
-        is_justified.then_some(join)
     }
 
     /// Prepares searches of the index, if it could be built.
@@ -333,8 +290,7 @@ impl ProbePartition {
         build: &BuildSide,
         ranges: &Ranges,
     ) -> Result<Option<QualifyingRows>> {
-        let threshold = self.row_join.as_ref().and_then(|join| join.threshold());
-        let (Some(threshold), Some(_)) = (threshold, build.threshold_index.index()) else {
+        let (Some(threshold), Some(_)) = (self.threshold(), build.threshold_index.index()) else {
             return Ok(None);
         };
         let Ok(limits) = evaluate_threshold(&threshold.limit, batch, ranges) else {
@@ -361,23 +317,22 @@ impl ProbePartition {
     }
 
     /// For each row of a batch, which matches these ranges, the positions of the build side with its equality keys up
-    /// to the point from which its matches are ordered by their distance; `None` if they are not.
+    /// to the point from which its matches are ordered by their distance.
     pub(crate) fn find_up_to_point(
         &self,
-        (batch, ranges): (&RecordBatch, &Ranges),
+        distance: &PairDistance,
+        batch: &RecordBatch,
+        ranges: &Ranges,
         build: &BuildSide,
         last_found: &mut SearchHints,
-    ) -> Result<Option<Ranges>> {
-        let Some(distance) = self.row_join.as_ref().and_then(|join| join.distance()) else {
-            return Ok(None);
-        };
+    ) -> Result<Ranges> {
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
         let bound_id = (self.spec.bounds.len(), Comparison::AtMost);
         let rows = build.rows();
         rows.narrow(&mut up_to_point, bound_id, &points, last_found)?;
-        Ok(Some(up_to_point.into()))
+        Ok(up_to_point.into())
     }
 
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows

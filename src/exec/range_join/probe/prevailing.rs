@@ -1,7 +1,7 @@
 //! The row that prevails when a window begins, as in kdb+'s `wj` and QuestDB's `INCLUDE PREVAILING`: the last row at or
 //! before the window's lower bound.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, BooleanArray};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
@@ -25,6 +25,15 @@ pub(crate) struct Windows {
     pub(crate) rows: Ranges,
     /// Ranges of at most one row.
     pub(crate) prevailing: Ranges,
+}
+
+impl Windows {
+    /// Whether each prevailing row is in its window.
+    pub(crate) fn have_prevailing(&self) -> BooleanArray {
+        let ranges = self.prevailing.iter().zip(self.rows.iter());
+        let are_in = ranges.map(|((row, _), (start, end))| Some(start <= row && row <= end));
+        are_in.collect()
+    }
 }
 
 impl PrevailingRows {

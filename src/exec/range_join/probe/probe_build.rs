@@ -8,7 +8,7 @@ use futures::{FutureExt, StreamExt};
 
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
-use crate::exec::range_join::probe::build_input::{BuildInput, Found};
+use crate::exec::range_join::probe::build_input::{BuildInput, KeptBuild};
 use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::probe_ahead::BuildReads;
 use crate::exec::range_join::probe::probe_input::ProbeInputs;
@@ -106,8 +106,8 @@ async fn find_or_prepare(mut input: BuildInput, probe_partitions: usize) -> Resu
     if let Some(keeper) = &keeper {
         input.plan = Arc::clone(keeper.plan());
         kept = match input.find(keeper).await {
-            Ok(Some(Found::State(state))) => return Ok(RunBuild::Prepared(state.into())),
-            Ok(Some(Found::Rows(segment))) => Some(segment),
+            Ok(Some(KeptBuild::State(state))) => return Ok(RunBuild::Prepared(state.into())),
+            Ok(Some(KeptBuild::Rows(segment))) => Some(segment),
             Ok(None) => None,
             // What the query builds itself can be spilled.
             Err(error) if is_out_of_memory(&error) => None,

@@ -36,11 +36,13 @@ pub(crate) struct ProbeInput {
 }
 
 /// What has been read of a partition, and the rest.
-struct ReadInput {
-    batches: Vec<RecordBatch>,
-    memory: Option<MemoryReservation>,
+#[derive(Default)]
+pub(crate) struct ReadInput {
+    pub(crate) batches: Vec<RecordBatch>,
+    /// Registers the batches that were read ahead.
+    pub(crate) memory: Option<MemoryReservation>,
     /// `None` while it is read, and after its end.
-    rest: Option<BatchStream>,
+    pub(crate) rest: Option<BatchStream>,
 }
 
 impl std::fmt::Debug for ReadInput {
@@ -169,32 +171,19 @@ impl ProbeInput {
     ///
     /// # Errors
     /// The input's.
-    pub(crate) async fn take(&self) -> Result<TakenInput> {
+    pub(crate) async fn take(&self) -> Result<ReadInput> {
         self.budget.stop();
         self.read_ahead().await?;
-        let mut read = lock(&self.read);
-        Ok(TakenInput {
-            batches: mem::take(&mut read.batches),
-            rest: read.rest.take().unwrap_or_else(|| stream::empty().boxed()),
-            memory: read.memory.take(),
-        })
+        Ok(mem::take(&mut *lock(&self.read)))
     }
 }
 
-/// The rows of a partition, as the join takes them.
-pub(crate) struct TakenInput {
-    /// Those that have been read.
-    pub(crate) batches: Vec<RecordBatch>,
-    pub(crate) rest: BatchStream,
-    /// Registers the batches that were read ahead.
-    pub(crate) memory: Option<MemoryReservation>,
-}
-
-impl TakenInput {
+impl ReadInput {
     /// The batches that have been read, and the rest, which keeps the memory of both.
     pub(crate) fn into_parts(self) -> (Vec<RecordBatch>, BatchStream) {
         let memory = self.memory;
-        let rest = self.rest.inspect(move |_| {
+        let rest = self.rest.unwrap_or_else(|| stream::empty().boxed());
+        let rest = rest.inspect(move |_| {
             let _held = &memory;
         });
         (self.batches, rest.boxed())

@@ -49,10 +49,10 @@ impl QualifyingRows {
         Ok(found.collect())
     }
 
-    /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows. A further call,
-    /// from the first probe row whose list has not ended, goes on after them.
-    pub(crate) fn next(&mut self, row: usize, limit: usize) -> Result<&RowList> {
-        let rows = row..self.queries.len().min(row.saturating_add(limit));
+    /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows, and of at most
+    /// `rows`. A further call, from the first probe row whose list has not ended, goes on after them.
+    pub(crate) fn next(&mut self, row: usize, rows: usize, limit: usize) -> Result<&RowList> {
+        let rows = row..self.queries.len().min(row.saturating_add(limit.min(rows)));
         let limits = ListLimits {
             per_range: usize::MAX,
             total: limit,

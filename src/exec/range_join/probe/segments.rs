@@ -1,5 +1,5 @@
-//! Joins the probe side with a build side in several sorted segments: each probe batch is taken through all of them,
-//! and what they answer is merged as that of spill runs is.
+//! Joins the probe side with a build side in memory, in one sorted segment or several: then each probe batch is taken
+//! through all of them, and what they answer is merged as that of spill runs is.
 
 use std::sync::Arc;
 
@@ -15,33 +15,28 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use rmq_engine::SearchHints;
 
-/// A build side in several segments.
+/// A build side in one or several segments.
 #[derive(Debug)]
-pub(crate) struct SegmentedSide {
+pub(crate) struct Segmented<S> {
     /// The first one has the first rows, if their order matters.
-    pub(crate) segments: Vec<Arc<BuildSide>>,
-    /// How aggregates are merged; `None` if rows are returned.
-    pub(crate) merging: Option<Arc<Merging>>,
+    pub(crate) segments: Vec<S>,
+    /// How aggregates are merged; `None` if rows are returned, or for those of one segment.
+    pub(crate) merge_plan: Option<Arc<MergePlan>>,
     pub(crate) searches: Searches,
 }
 
-/// How the aggregates of segments are merged.
-#[derive(Debug)]
-pub(crate) struct Merging {
-    pub(crate) plan: Arc<MergePlan>,
-    key_order: KeyOrder,
-}
+/// A build side in memory.
+pub(crate) type SegmentedSide = Segmented<Arc<BuildSide>>;
 
-impl SegmentedSide {
-    /// A build side that returns rows, in one segment.
-    pub(crate) fn of_one(side: Arc<BuildSide>) -> Self {
+impl<S> Segmented<S> {
+    /// A build side in one segment.
+    pub(crate) fn of_one(side: S) -> Self {
         Self {
             segments: vec![side],
-            merging: None,
+            merge_plan: None,
             searches: Searches::default(),
         }
     }
@@ -50,7 +45,9 @@ impl SegmentedSide {
     pub(crate) fn record_search(&self, probe_rows: usize) {
         self.searches.add(probe_rows, self.segments.len());
     }
+}
 
+impl SegmentedSide {
     /// Whether what segments answer can be merged for a join of these columns. The order of a probe side without an end
     /// is kept.
     pub(crate) fn may_answer(
@@ -68,7 +65,7 @@ impl SegmentedSide {
     pub(crate) fn plan(
         columns: &BuildColumns,
         input: &Schema,
-    ) -> Result<(BuildColumns, Option<Arc<Merging>>)> {
+    ) -> Result<(BuildColumns, Option<Arc<MergePlan>>)> {
         if columns.returns_rows {
             let columns = columns.clone().in_order();
             if columns.returns_in_order && columns.row_order.is_none() {
@@ -78,27 +75,44 @@ impl SegmentedSide {
         }
         let schema = columns.schema(input)?;
         let plan = MergePlan::try_new(columns, &schema)?;
-        let key_type = columns.range_key(schema.fields()).data_type();
-        let merging = Merging {
-            key_order: KeyOrder::try_new(key_type)?,
-            plan: Arc::new(plan),
-        };
-        let mut columns = merging.plan.columns.clone();
+        let mut columns = plan.columns.clone();
         let key = columns.values(columns.expressions()).len();
         let mut aggregates = columns.aggregates.iter();
         if aggregates.any(|aggregate| aggregate.arguments.contains(&key)) {
             columns = columns.with_key_as_value();
         }
-        Ok((columns.in_order(), Some(Arc::new(merging))))
+        Ok((columns.in_order(), Some(Arc::new(plan))))
     }
 
-    /// Joins a batch. `hints` has those of each segment.
+    /// Whether there is no row that can match or be returned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.iter().all(|segment| segment.is_empty())
+    }
+
+    /// Search hints for each segment.
+    pub(crate) fn hints(&self) -> Vec<SearchHints> {
+        self.segments
+            .iter()
+            .map(|_| SearchHints::default())
+            .collect()
+    }
+
+    /// Joins a batch, on a thread that may block where that may take long. `hints` has those of each segment.
     pub(crate) async fn join(
         self: &Arc<Self>,
         partition: &Arc<ProbePartition>,
         batch: RecordBatch,
         mut hints: Vec<SearchHints>,
     ) -> Result<(Vec<RecordBatch>, Vec<SearchHints>)> {
+        let hints_of_segments = hints.as_mut_slice();
+        if let (None, [segment], [of_segment]) = (
+            &self.merge_plan,
+            self.segments.as_slice(),
+            hints_of_segments,
+        ) {
+            let joined = partition.join(batch, segment, of_segment).await?;
+            return Ok((joined, hints));
+        }
         let (this, partition) = (Arc::clone(self), Arc::clone(partition));
         blocking(move |waiting| {
             let joined = this.join_blocking(&partition, &batch, &mut hints, &waiting)?;
@@ -110,12 +124,12 @@ impl SegmentedSide {
     /// Joins a batch on the calling thread.
     pub(crate) fn join_blocking(
         &self,
-        partition: &ProbePartition,
+        partition: &Arc<ProbePartition>,
         batch: &RecordBatch,
         hints: &mut [SearchHints],
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
-        let Some(merging) = &self.merging else {
+        let Some(plan) = &self.merge_plan else {
             let ([segment], [hints]) = (self.segments.as_slice(), hints) else {
                 return internal_err!("a range join that returns rows merges no aggregates");
             };
@@ -123,17 +137,16 @@ impl SegmentedSide {
         };
         partition.metrics.probe_rows.add(batch.num_rows());
         self.record_search(batch.num_rows());
-        let mut partials = Partials::new(&merging.plan, partition, batch.num_rows());
+        let mut partials = Partials::new(plan, partition, batch.num_rows());
         for (number, (segment, hints)) in self.segments.iter().zip(hints).enumerate() {
             if segment.is_empty() {
                 continue;
             }
             waiting.check()?;
             let first_row = RowPosition::default().after(number);
-            let (rows, side) = ((batch, None), (&**segment, first_row));
-            partials.probe_rows(partition, &merging.key_order, rows, side, hints, waiting)?;
+            partials.probe_rows(batch, None, segment, first_row, hints, waiting)?;
         }
-        let (matched, aggregates) = partials.finish(partition)?;
+        let (matched, aggregates) = partials.finish()?;
         partition.append_aggregates(batch, &matched, aggregates)
     }
 }

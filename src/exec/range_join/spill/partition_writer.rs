@@ -73,6 +73,31 @@ impl PartitionWriter {
         Ok(())
     }
 
+    /// Appends rows of some batches, those of each partition, and shows each batch of them to `written`. Calls `check`
+    /// between partitions.
+    pub(crate) fn append_rows(
+        &mut self,
+        batches: &[RecordBatch],
+        rows: &[Vec<BatchRow>],
+        check: &dyn Fn() -> Result<()>,
+        mut written: impl FnMut(usize, &RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        for (partition, rows) in rows.iter().enumerate() {
+            check()?;
+            for batch in gather(batches, rows)? {
+                written(partition, &batch)?;
+                self.append(partition, &batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the file of the only partition. Returns its rows, if it has any.
+    pub(crate) fn finish_one(self) -> Result<Option<SpilledRows>> {
+        let rows = self.finish()?.into_iter().next().flatten();
+        Ok(rows.map(|(rows, _)| rows))
+    }
+
     /// Ends all files. Returns the rows of each partition and their size; `None` if it has none.
     pub(crate) fn finish(self) -> Result<Vec<Option<(SpilledRows, DataSize)>>> {
         let partitions = self.partitions.into_iter();
@@ -90,7 +115,7 @@ impl PartitionWriter {
 }
 
 /// These rows of some batches as batches: one, unless dictionaries have too few keys for the values of several.
-pub(crate) fn gather(batches: &[RecordBatch], rows: &[BatchRow]) -> Result<Vec<RecordBatch>> {
+fn gather(batches: &[RecordBatch], rows: &[BatchRow]) -> Result<Vec<RecordBatch>> {
     let Some(first) = batches.first().filter(|_| !rows.is_empty()) else {
         return Ok(vec![]);
     };

@@ -15,8 +15,8 @@
 //! distributed otherwise than expected, is read again for half of the probe rows.
 //!
 //! This suits a probe side that comes in the order of its bounds. Whether it does, the rows that were read ahead tell:
-//! the parts of each partition reach different rows. Once slices have read about twice the rows that there are, or no
-//! slice fits, the whole build side is read for the rest, and spilled.
+//! the parts of each partition reach different rows. Once slices have read about eight times the rows that there are,
+//! or no slice fits, the whole build side is read for the rest, and spilled.
 
 pub(crate) mod read_rows;
 pub(crate) mod sliced_build;

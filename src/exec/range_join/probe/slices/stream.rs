@@ -12,7 +12,7 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::join_prepared::join_prepared;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::probe_input::{BatchStream, TakenInput, next_with_rows};
+use crate::exec::range_join::probe::probe_input::{BatchStream, ReadInput, next_with_rows};
 use crate::exec::range_join::probe::slices::read_rows::{ROWS_AHEAD, ReadRows};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::slicing::part_of;
@@ -22,14 +22,14 @@ use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 pub(crate) fn join_slices(
     partition: Arc<ProbePartition>,
     build: Arc<SlicedBuild>,
-    input: TakenInput,
+    input: ReadInput,
 ) -> BatchStream {
     let memory = input
         .memory
         .unwrap_or_else(|| MemoryConsumer::new("RangeJoinProbe").register(&partition.pool));
     let rows = ProbeRows {
         pending: input.batches.into(),
-        rest: Some(input.rest),
+        rest: input.rest,
         memory,
         most: usize::MAX,
         build_rows: ReadRows::new(Arc::clone(&build)),
@@ -180,10 +180,10 @@ impl ProbeRows {
         }
     }
 
-    fn into_rest(self) -> TakenInput {
-        TakenInput {
+    fn into_rest(self) -> ReadInput {
+        ReadInput {
             batches: self.pending.into(),
-            rest: self.rest.unwrap_or_else(|| stream::empty().boxed()),
+            rest: self.rest,
             memory: Some(self.memory),
         }
     }

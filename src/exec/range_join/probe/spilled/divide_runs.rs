@@ -27,7 +27,7 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter, gather};
+use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter};
 use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
 use crate::exec::range_join::spill::routing::{Routing, hash_keys, next_digit, valid_keys};
 use crate::exec::range_join::spill::row_position::RowPosition;
@@ -204,17 +204,14 @@ impl Writer {
                 waiting.check()?;
                 self.add(batch, i, &mut rows)?;
             }
-            for (part, rows) in rows.iter().enumerate() {
-                waiting.check()?;
-                for batch in gather(&batches, rows)? {
-                    let keys = self
-                        .key_order
-                        .extent(self.columns.range_key(batch.columns()))?;
-                    let known = self.parts[part].keys.take();
-                    self.parts[part].keys = KeyExtent::union(known, keys);
-                    self.files.append(part, &batch)?;
-                }
-            }
+            let (columns, parts) = (&self.columns, &mut self.parts);
+            let add_keys = |part: usize, batch: &RecordBatch| {
+                let keys = self.key_order.extent(columns.range_key(batch.columns()))?;
+                parts[part].keys = KeyExtent::union(parts[part].keys.take(), keys);
+                Ok(())
+            };
+            let check = || waiting.check();
+            self.files.append_rows(&batches, &rows, &check, add_keys)?;
             Ok(self)
         })
         .await

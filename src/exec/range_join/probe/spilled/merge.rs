@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
-use arrow::compute::cast;
+use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
@@ -31,12 +31,15 @@ pub(crate) struct MergePlan {
     /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the
     /// value after the last. With prevailing rows the last one is the key of a range's last row, which is not merged.
     pub(crate) columns: BuildColumns,
-    merges: Vec<Merge>,
+    pub(crate) merges: Vec<Merge>,
+    /// How the prevailing rows of windows are chosen, any of which a run may have: the one with the greatest key wins,
+    /// the last one of equal keys. Its columns are whether it is in the window, and then all partial aggregates.
+    pub(crate) prevailing: Option<Vec<Merge>>,
 }
 
 /// How one aggregate is merged. It has one or several partial aggregates, its columns; the first is the result.
 #[derive(Debug)]
-enum Merge {
+pub(crate) enum Merge {
     Count,
     Sum,
     /// The second column has the low parts that rounding the sums has lost, so that the total is rounded only once.
@@ -119,16 +122,26 @@ impl MergePlan {
                 }
             });
         }
+        let mut prevailing = None;
         if columns.prevailing {
             partials.push(ValueAggregate {
                 function: AggregateKind::Rightmost,
                 arguments: vec![key],
                 call: None,
             });
+            let greatest = SortOptions::new(true, false);
+            let field = SortField::new_with_options(value_type(key_type), greatest);
+            prevailing = Some(vec![Merge::Choose {
+                order: RowConverter::new(vec![field])?,
+                deciding: vec![(Decider::RangeKey, partials.len())],
+                num_columns: 1 + partials.len(),
+                is_last_preferred: true,
+            }]);
         }
         Ok(Self {
             columns: columns.clone().with_aggregates(partials),
             merges,
+            prevailing,
         })
     }
 }
@@ -152,8 +165,8 @@ struct PartialAggregate {
 
 impl PartialAggregates {
     /// Of `rows` probe rows, before the first run.
-    pub(crate) fn new(plan: &MergePlan, rows: usize) -> Self {
-        let aggregates = plan.merges.iter().map(|_| PartialAggregate::default());
+    pub(crate) fn new(merges: &[Merge], rows: usize) -> Self {
+        let aggregates = merges.iter().map(|_| PartialAggregate::default());
         Self {
             matched: vec![false; rows],
             aggregates: aggregates.collect(),
@@ -164,7 +177,7 @@ impl PartialAggregates {
     /// rows `selected`, or of all; those `matched` among these match the part.
     pub(crate) fn merge(
         &mut self,
-        plan: &MergePlan,
+        merges: &[Merge],
         first_row: RowPosition,
         selected: Option<&UInt32Array>,
         matched: impl Iterator<Item = bool>,
@@ -177,7 +190,7 @@ impl PartialAggregates {
         let rows = source_rows.iter().map(|row| Some((0, row? as usize)));
         let rows: Vec<_> = rows.collect();
         let mut partials = partials.into_iter();
-        for (merge, aggregate) in plan.merges.iter().zip(&mut self.aggregates) {
+        for (merge, aggregate) in merges.iter().zip(&mut self.aggregates) {
             let columns = (0..merge.num_columns()).map(|_| {
                 let Some(column) = partials.next() else {
                     return internal_err!("a spill run has not returned all partial aggregates");
@@ -248,6 +261,12 @@ impl PartialAggregates {
         let aggregates = aggregates
             .map(|a| arrays_bytes(&a.columns) + a.chosen_from.len() * size_of::<RowPosition>());
         self.matched.len() + aggregates.sum::<usize>()
+    }
+
+    /// Whether each row has matched, and all columns of the aggregates.
+    pub(crate) fn into_columns(self) -> (Vec<bool>, Vec<ArrayRef>) {
+        let columns = self.aggregates.into_iter().flat_map(|a| a.columns);
+        (self.matched, columns.collect())
     }
 
     /// After the last run: whether each row has matched, and the aggregates.

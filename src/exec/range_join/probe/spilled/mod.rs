@@ -3,7 +3,7 @@
 //!
 //! One stream (`stream`), one visit of runs (`visit`) and one cache of the run in memory (`run_cache`) serve joins that
 //! return aggregates (`partials`) and those that return rows (`pairs`). Where both sides come in no order, they are
-//! divided by hashes of the equality keys first (`divide_runs`, `probe_parts`).
+//! divided by hashes of the equality keys first (`divide_runs`, `probe_buckets`).
 //!
 //! A turn reads a run, or as much of it as there is memory for, builds it and probes it. One part of a run is in memory
 //! at a time, for all partitions. What is left of a run is a stack of work: rows of the run, and the probe row to go on
@@ -21,9 +21,8 @@ pub(crate) mod merge;
 pub(crate) mod merge_states;
 pub(crate) mod pairs;
 pub(crate) mod partials;
-pub(crate) mod prevailing;
+pub(crate) mod probe_buckets;
 pub(crate) mod probe_buffer;
-pub(crate) mod probe_parts;
 pub(crate) mod run_cache;
 pub(crate) mod run_loader;
 pub(crate) mod run_set;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
@@ -15,9 +15,8 @@ use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
-use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::run_cache::RunPart;
-use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
+use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
 use crate::logical_plan::range_join::RangeAggregate;
@@ -25,72 +24,94 @@ use crate::logical_plan::range_join::RangeAggregate;
 /// The aggregates of one buffered batch.
 pub(crate) struct Partials {
     plan: Arc<MergePlan>,
+    partition: Arc<ProbePartition>,
     aggregates: PartialAggregates,
     /// The prevailing rows, if the join includes them and another run than that of the window may have them.
-    prevailing: Option<PrevailingSoFar>,
+    prevailing: Option<PartialAggregates>,
 }
 
 impl Partials {
     /// Of this many probe rows, before the first run.
-    pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
-        let prevailing = partition.spec.prevailing && plan.columns.may_merge();
+    pub(crate) fn new(plan: &Arc<MergePlan>, partition: &Arc<ProbePartition>, rows: usize) -> Self {
+        let prevailing = plan.prevailing.as_ref();
+        let prevailing = prevailing.filter(|_| plan.columns.may_merge());
         Self {
             plan: Arc::clone(plan),
-            aggregates: PartialAggregates::new(plan, rows),
-            prevailing: prevailing.then(|| PrevailingSoFar::new(rows)),
+            partition: Arc::clone(partition),
+            aggregates: PartialAggregates::new(&plan.merges, rows),
+            prevailing: prevailing.map(|merges| PartialAggregates::new(merges, rows)),
         }
     }
 
     /// Probes a part of a run with the rows of a batch that may match the run, and merges the aggregates.
     pub(crate) fn probe(
         &mut self,
-        partition: &ProbePartition,
-        key_order: &KeyOrder,
-        (batch, bounds): (&RecordBatch, &[EncodedBound]),
-        (part, run): (&RunPart, &BuildRun),
+        batch: &RecordBatch,
+        bounds: &[EncodedBound],
+        part: &RunPart,
+        run: &BuildRun,
         waiting: &Waiting,
     ) -> Result<()> {
         let Some((batch, rows)) = select(batch, bounds, run)? else {
             return Ok(());
         };
-        let (rows, side) = ((&batch, rows.as_ref()), (&*part.side, part.first_row));
-        let last_found = &mut SearchHints::default();
-        self.probe_rows(partition, key_order, rows, side, last_found, waiting)
+        let (rows, last_found) = (rows.as_ref(), &mut SearchHints::default());
+        self.probe_rows(
+            &batch,
+            rows,
+            &part.side,
+            part.first_row,
+            last_found,
+            waiting,
+        )
     }
 
-    /// Probes a part of the build side, whose first row has this position, with rows that have these numbers among all
-    /// rows of the batch, or are all of them, and merges the aggregates.
+    /// Probes a part of the build side, whose first row has this position, with rows that have the numbers `selected`
+    /// among all rows, or are all of them, and merges the aggregates.
     pub(crate) fn probe_rows(
         &mut self,
-        partition: &ProbePartition,
-        key_order: &KeyOrder,
-        (batch, rows): (&RecordBatch, Option<&UInt32Array>),
-        (side, first_row): (&BuildSide, RowPosition),
+        batch: &RecordBatch,
+        selected: Option<&UInt32Array>,
+        side: &BuildSide,
+        first_row: RowPosition,
         last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<()> {
-        let check = || waiting.check();
-        let aggregate = |ranges: &Ranges| {
-            side.build_justified_indexes_blocking(ranges)?;
-            partition.aggregate(batch, ranges, side, &check)
-        };
-        if let Some(prevailing) = &mut self.prevailing {
+        let (partition, check) = (&self.partition, || waiting.check());
+        if let Some((prevailing, plan)) =
+            self.prevailing.as_mut().zip(self.plan.prevailing.as_ref())
+        {
+            let aggregate = |ranges: &Ranges| {
+                let mut indexes = side.justified_structures(ranges);
+                indexes.try_for_each(|index| index.build())?;
+                partition.aggregate(batch, ranges, side, &check)
+            };
             let windows = partition.find_windows(batch, side, last_found)?;
-            let partials = aggregate(&windows.rows)?;
-            let matched = windows.rows.matched();
-            self.aggregates
-                .merge(&self.plan, first_row, rows, matched, partials)?;
-            let partials = aggregate(&windows.prevailing)?;
-            return prevailing.offer(key_order, first_row, rows, &windows, partials);
+            let (rows, partials) = (&windows.rows, aggregate(&windows.rows)?);
+            self.aggregates.merge(
+                &self.plan.merges,
+                first_row,
+                selected,
+                rows.matched(),
+                partials,
+            )?;
+            let (rows, mut partials) = (&windows.prevailing, aggregate(&windows.prevailing)?);
+            partials.insert(0, Arc::new(windows.have_prevailing()));
+            return prevailing.merge(plan, first_row, selected, rows.matched(), partials);
         }
-        let ranges = partition.find_ranges(batch, side, last_found)?;
-        let ranges = partition.refine_blocking(batch, side, ranges, &check)?;
+        let matches = partition.key_matches(batch, side, last_found)?;
+        let ranges = partition.refine(batch, side, matches, &check)?;
         if !ranges.matched().any(|matched| matched) {
             return Ok(());
         }
-        let partials = aggregate(&ranges)?;
-        self.aggregates
-            .merge(&self.plan, first_row, rows, ranges.matched(), partials)
+        let partials = partition.aggregate(batch, &ranges, side, &check)?;
+        self.aggregates.merge(
+            &self.plan.merges,
+            first_row,
+            selected,
+            ranges.matched(),
+            partials,
+        )
     }
 
     /// Merges the aggregates of a part of the build side, whose first row has this position, over the matches of all
@@ -103,34 +124,42 @@ impl Partials {
     ) -> Result<()> {
         let matched = matched.iter().copied();
         self.aggregates
-            .merge(&self.plan, first_row, None, matched, aggregates)
+            .merge(&self.plan.merges, first_row, None, matched, aggregates)
     }
 
     /// Takes this, and leaves that of no rows.
     pub(crate) fn take(&mut self) -> Self {
         let none = Self {
             plan: Arc::clone(&self.plan),
-            aggregates: PartialAggregates::new(&self.plan, 0),
+            partition: Arc::clone(&self.partition),
+            aggregates: PartialAggregates::new(&self.plan.merges, 0),
             prevailing: None,
         };
         std::mem::replace(self, none)
     }
 
     /// After the last run: whether each row has matched, and the aggregates.
-    pub(crate) fn finish(
-        mut self,
-        partition: &ProbePartition,
-    ) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
+    pub(crate) fn finish(mut self) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
         if let Some(prevailing) = self.prevailing {
-            prevailing.merge_into(&self.plan, &mut self.aggregates)?;
+            let (matched, columns) = prevailing.into_columns();
+            if let [are_in_windows, partials @ ..] = columns.as_slice() {
+                let are_in_windows = are_in_windows.as_boolean();
+                let matched = matched.into_iter().zip(are_in_windows);
+                let counts = matched.map(|(matched, is_in)| matched && is_in == Some(false));
+                // Its key decides before its position would.
+                let position = RowPosition::default();
+                let partials = partials.to_vec();
+                self.aggregates
+                    .merge(&self.plan.merges, position, None, counts, partials)?;
+            }
         }
         self.aggregates
-            .finish(&self.plan, &partition.spec.aggregates)
+            .finish(&self.plan, &self.partition.spec.aggregates)
     }
 
     /// About how many bytes this takes.
     pub(crate) fn bytes(&self) -> usize {
-        let prevailing = self.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
+        let prevailing = self.prevailing.as_ref().map_or(0, PartialAggregates::bytes);
         self.aggregates.bytes() + prevailing
     }
 }

@@ -4,7 +4,7 @@
 //!    their aggregates, or without a match if these are kept, follow.
 //! 2. Repeat that until the probe side ends. If the buffered rows may match most of many runs, and are not all, the
 //!    build side is divided by hashes of the equality keys, and so are they and the rest of the probe side: its rows
-//!    are written to disk ([`ProbeParts`]), and each part of them visits one run.
+//!    are written to disk ([`ProbeBuckets`]), and each bucket of them visits one run.
 //! 3. If build rows are returned by whether they have matched, the partition that ends last reads all runs once more
 //!    and returns them.
 
@@ -12,13 +12,12 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
-use futures::TryStreamExt;
-use futures::stream::BoxStream;
 
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_input::{BatchStream, next_with_rows};
 use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
-use crate::exec::range_join::probe::spilled::probe_parts::{
-    AnsweredRows, ProbeParts, ProbePartsWriter,
+use crate::exec::range_join::probe::spilled::probe_buckets::{
+    AnsweredRows, ProbeBuckets, ProbeBucketsWriter,
 };
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
@@ -26,9 +25,6 @@ use crate::exec::range_join::probe::spilled::visit::{Buffered, BufferedRows, Run
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
 use crate::range_agg::values::Values;
-
-/// Batches of one partition.
-type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 /// A build side in fewer runs is not divided by hashes: they are read as often as the probe rows fill a buffer.
 const MIN_DIVIDED_RUNS: usize = 3;
@@ -45,7 +41,7 @@ pub(crate) fn join_spilled(
         input: Some(input),
         remainder: None,
         visit: None,
-        parts: None,
+        buckets: None,
         in_order: None,
         unreturned: None,
         is_marking: true,
@@ -56,13 +52,13 @@ pub(crate) fn join_spilled(
 struct SpilledStream {
     partition: Arc<ProbePartition>,
     side: Arc<SpilledSide>,
-    /// The probe rows, or those of a part; `None` after its end.
+    /// The probe rows, or those of a bucket; `None` after its end.
     input: Option<BatchStream>,
     /// The rows of a batch that did not fit into the last buffer.
     remainder: Option<RecordBatch>,
     visit: Option<RunVisit>,
-    /// The probe rows on disk, and the number of the run that those of the input visit, if they are divided.
-    parts: Option<(ProbeParts, Option<usize>)>,
+    /// The probe rows on disk, if they are divided. Those of the input are of its current bucket then.
+    buckets: Option<ProbeBuckets>,
     /// The divided probe rows with their answers.
     in_order: Option<AnsweredRows>,
     /// Whether matches may still be marked.
@@ -86,9 +82,9 @@ impl RowSource for SpilledStream {
         if let Some(visit) = self.visit.take() {
             let (visit, rows) = visit.turn().await?;
             self.visit = visit;
-            return match &mut self.parts {
-                Some((parts, _)) if parts.answer_schema().is_some() => {
-                    parts.write_answers(rows).await?;
+            return match &mut self.buckets {
+                Some(buckets) if buckets.answer_schema().is_some() => {
+                    buckets.write_answers(rows).await?;
                     Ok(Some(vec![]))
                 }
                 _ => Ok(Some(rows)),
@@ -101,14 +97,14 @@ impl RowSource for SpilledStream {
             }
             return Ok(Some(vec![]));
         }
-        if let Some((mut parts, _)) = self.parts.take() {
-            parts.end_part().await?;
+        if let Some(mut buckets) = self.buckets.take() {
+            buckets.end_bucket().await?;
             let current = self.side.cache.current().map(|part| part.run);
-            if let Some((run, rows)) = parts.next_part(current)? {
+            if let Some(rows) = buckets.next_bucket(current)? {
                 self.input = Some(rows);
-                self.parts = Some((parts, run));
+                self.buckets = Some(buckets);
             } else {
-                self.in_order = parts.in_order(self.side.reservation())?;
+                self.in_order = buckets.in_order(self.side.reservation())?;
             }
             return Ok(Some(vec![]));
         }
@@ -145,13 +141,11 @@ impl SpilledStream {
     /// Begins with buffered rows.
     async fn begin(&mut self, buffered: Buffered) -> Result<()> {
         let (partition, side) = (&self.partition, &self.side);
-        if let Some((parts, run)) = &self.parts {
-            let rows = BufferedRows::try_new(&parts.partition, side, buffered)?;
-            let runs = Arc::clone(&parts.runs);
-            // Without a run the rows match nothing.
-            let numbers = run.map_or(0..0, |run| run..run + 1);
-            let answers = parts.answer_schema().cloned();
-            self.visit = Some(RunVisit::new(rows, runs, numbers, answers));
+        if let Some(buckets) = &self.buckets {
+            let rows = BufferedRows::try_new(&buckets.partition, side, buffered)?;
+            let runs = Arc::clone(&buckets.runs);
+            let (visited, answers) = (buckets.visited.clone(), buckets.answer_schema().cloned());
+            self.visit = Some(RunVisit::new(rows, runs, visited, answers));
             return Ok(());
         }
         partition.metrics.probe_rows.add(buffered.rows());
@@ -181,7 +175,7 @@ impl SpilledStream {
             return internal_err!("no probe rows are to be divided");
         };
         let (partition, side) = (&self.partition, Arc::clone(&self.side));
-        let mut writer = ProbePartsWriter::try_new(partition, &side, runs, &schema)?;
+        let mut writer = ProbeBucketsWriter::try_new(partition, &side, runs, &schema)?;
         let mut next = Some(first);
         while let Some(Buffered {
             batches, buffer, ..
@@ -194,7 +188,7 @@ impl SpilledStream {
             self.partition.metrics.probe_rows.add(rows);
         }
         self.input = None;
-        self.parts = Some((writer.finish(&side).await?, None));
+        self.buckets = Some(writer.finish(&side).await?);
         Ok(())
     }
 
@@ -236,15 +230,10 @@ impl SpilledStream {
         if let Some(remainder) = self.remainder.take() {
             return Ok(Some(remainder));
         }
-        let Some(input) = &mut self.input else {
-            return Ok(None);
-        };
-        while let Some(batch) = input.try_next().await? {
-            if batch.num_rows() > 0 {
-                return Ok(Some(batch));
-            }
+        match &mut self.input {
+            Some(input) => next_with_rows(input).await,
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     /// The next build rows to be returned by whether they have matched.

@@ -13,7 +13,7 @@ use crate::common::row_number::row_number;
 use crate::exec::common::blocking::{Waiting, blocking, joined};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::spilled::pairs::{Pairs, Ready, mark_in_run};
+use crate::exec::range_join::probe::spilled::pairs::{PartPairs, Ready, mark_in_run};
 use crate::exec::range_join::probe::spilled::partials::{Partials, answer_batch};
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::run_cache::{PartPosition, RunPart};
@@ -47,11 +47,11 @@ struct BufferedBatch {
     batch: RecordBatch,
     /// The bounds of its rows, to skip spill runs.
     bounds: Vec<EncodedBound>,
-    found: Found,
+    results: BatchResults,
 }
 
 /// What the runs so far have for the rows of a batch.
-enum Found {
+enum BatchResults {
     Aggregates(Partials),
     /// Whether each row has matched; empty if the join returns nothing by that.
     Pairs(Arc<RowJoin>, Vec<bool>),
@@ -109,11 +109,11 @@ impl BufferedBatch {
     /// About how many bytes this takes.
     fn bytes(&self) -> usize {
         let bounds: usize = self.bounds.iter().map(EncodedBound::bytes).sum();
-        let found = match &self.found {
-            Found::Aggregates(partials) => partials.bytes(),
-            Found::Pairs(_, matched) => matched.len(),
+        let results = match &self.results {
+            BatchResults::Aggregates(partials) => partials.bytes(),
+            BatchResults::Pairs(_, matched) => matched.len(),
         };
-        DataSize::of_batch(&self.batch).bytes + bounds + found
+        DataSize::of_batch(&self.batch).bytes + bounds + results
     }
 }
 
@@ -131,18 +131,18 @@ impl BufferedRows {
             let rows = batch.num_rows();
             let bounds = partition.encode_bounds(&side.key_order, &batch);
             buffer.add(bounds.iter().map(EncodedBound::bytes).sum());
-            let found = match (&side.merge_plan, &partition.row_join) {
-                (Some(plan), _) => Found::Aggregates(Partials::new(plan, partition, rows)),
+            let results = match (&side.merge_plan, &partition.row_join) {
+                (Some(plan), _) => BatchResults::Aggregates(Partials::new(plan, partition, rows)),
                 (None, Some(join)) => {
                     let rows = if join.keeps_probe_rows() { rows } else { 0 };
-                    Found::Pairs(Arc::clone(join), vec![false; rows])
+                    BatchResults::Pairs(Arc::clone(join), vec![false; rows])
                 }
                 (None, None) => return internal_err!("a range join returns neither"),
             };
             Ok(BufferedBatch {
                 batch,
                 bounds,
-                found,
+                results,
             })
         });
         let batches = batches.collect::<Result<_>>()?;
@@ -280,67 +280,40 @@ impl RunVisit {
     fn probe(
         &mut self,
         part: &RunPart,
-        mut work: UnvisitedPart,
+        work: UnvisitedPart,
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
-        if part.rows.end < work.part.end {
-            let rest = PartPosition {
-                start: part.rows.end,
-                ..work.part
-            };
-            self.work.push(UnvisitedPart { part: rest, ..work });
-            work.part.end = part.rows.end;
-        }
+        let mut work = self.begin_part(part, work)?;
         let run = self.runs.run(part.run);
-        if !self.rows.side.columns.may_merge() && part.rows.len() < run.rows.rows {
-            return resources_err!(
-                "The build side of a range join has {} rows with equal keys, or equal hashes of these, which do not fit into memory at once. An aggregate that reads all rows of a window, or the nearest rows, need that",
-                run.rows.rows
-            );
-        }
         let BufferedRows {
             partition,
             side,
             batches,
             buffer,
         } = &mut self.rows;
-        let mut ready = Ready {
-            batches: vec![],
-            memory: &self.returned,
-            row_bytes: side.row_bytes(),
-            limit: side.partition_bytes(),
-            is_denied: false,
-        };
+        let mut ready = Ready::new(side, &self.returned);
         let mut last_found = SearchHints::default();
         while work.batch < batches.len() && !ready.is_full() {
             waiting.check()?;
             let BufferedBatch {
                 batch,
                 bounds,
-                found,
+                results,
             } = &mut batches[work.batch];
-            match found {
-                Found::Aggregates(partials) => {
-                    let batch = (&*batch, &**bounds);
-                    partials.probe(partition, &side.key_order, batch, (part, run), waiting)?;
+            match results {
+                BatchResults::Aggregates(partials) => {
+                    partials.probe(batch, bounds, part, run, waiting)?;
                 }
-                Found::Pairs(join, matched) => {
-                    let ranges = partition.find_ranges(batch, &part.side, &mut last_found)?;
-                    let mut last_point = SearchHints::default();
-                    let up_to_point = partition.find_up_to_point(
-                        (&*batch, &ranges),
-                        &part.side,
-                        &mut last_point,
-                    )?;
-                    let _timer = partition.metrics.time_query();
-                    let pairs = Pairs {
+                BatchResults::Pairs(join, matched) => {
+                    let mut pairs = PartPairs {
+                        partition,
                         join,
-                        part,
+                        side: &part.side,
                         slice_rows: side.pairs_at_once(partition.batch_size),
-                        up_to_point,
+                        batch,
+                        matched,
                     };
-                    let next = (&mut work.row, matched.as_mut_slice());
-                    if !pairs.add_to(&mut ready, batch, ranges, next, waiting)? {
+                    if !pairs.add_to(&mut ready, &mut work.row, &mut last_found, waiting)? {
                         continue;
                     }
                 }
@@ -358,25 +331,46 @@ impl RunVisit {
         Ok(ready.batches)
     }
 
+    /// The work with a part of a run in memory; the rest is left for later.
+    fn begin_part(&mut self, part: &RunPart, mut work: UnvisitedPart) -> Result<UnvisitedPart> {
+        if part.rows.end < work.part.end {
+            let rest = PartPosition {
+                start: part.rows.end,
+                ..work.part
+            };
+            self.work.push(UnvisitedPart { part: rest, ..work });
+            work.part.end = part.rows.end;
+        }
+        let run = self.runs.run(part.run);
+        if !self.rows.side.columns.may_merge() && part.rows.len() < run.rows.rows {
+            return resources_err!(
+                "The build side of a range join has {} rows with equal keys, or equal hashes of these, which do not fit into memory at once. An aggregate that reads all rows of a window, or the nearest rows, need that",
+                run.rows.rows
+            );
+        }
+        Ok(work)
+    }
+
     /// After the last run, of the next batch: its rows with their aggregates, or the answers for them, or those without
     /// a match if these are kept. `None` at the end.
     fn rows_after_runs(&mut self) -> Result<Option<Vec<RecordBatch>>> {
         loop {
             let (index, first) = self.unreturned;
             let partition = &self.rows.partition;
-            let Some(BufferedBatch { batch, found, .. }) = self.rows.batches.get_mut(index) else {
+            let Some(BufferedBatch { batch, results, .. }) = self.rows.batches.get_mut(index)
+            else {
                 return Ok(None);
             };
-            let (join, matched) = match found {
-                Found::Aggregates(partials) => {
+            let (join, matched) = match results {
+                BatchResults::Aggregates(partials) => {
                     self.unreturned = (index + 1, 0);
-                    let (matched, aggregates) = partials.take().finish(partition)?;
+                    let (matched, aggregates) = partials.take().finish()?;
                     return Ok(Some(match &self.answers {
                         Some(schema) => vec![answer_batch(schema, matched, &aggregates)?],
                         None => partition.append_aggregates(batch, &matched, aggregates)?,
                     }));
                 }
-                Found::Pairs(join, matched) => (join, matched),
+                BatchResults::Pairs(join, matched) => (join, matched),
             };
             let rows = matched.iter().enumerate().skip(first);
             let rows = rows
@@ -392,13 +386,7 @@ impl RunVisit {
             };
             self.unreturned.1 = *last as usize + 1;
             let side = &self.rows.side;
-            let mut ready = Ready {
-                batches: vec![],
-                memory: &self.returned,
-                row_bytes: side.row_bytes(),
-                limit: 0,
-                is_denied: false,
-            };
+            let mut ready = Ready::new(side, &self.returned);
             let types = side.row_types();
             let nulls = types
                 .iter()

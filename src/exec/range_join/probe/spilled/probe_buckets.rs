@@ -1,14 +1,15 @@
 //! The rows of a probe partition on disk, divided by hashes of the equality keys as the build side is.
 //!
 //! ```text
-//!   probe rows ──▶ a file for each part            ──▶ probe its run ──▶ pairs, or a file of answers in the same order
-//!              └─▶ all rows in order, with parts   ─────────────────────────▶ each row takes the next answer of its part
+//!   probe rows ──▶ a file for each bucket            ──▶ probe its run ──▶ pairs, or a file of answers in the same order
+//!              └─▶ all rows in order, with buckets   ────────────────────▶ each row takes the next answer of its bucket
 //! ```
 //!
 //! Where aggregates are returned, the order of probe rows is kept without numbers: all rows are written in order with
-//! the number of their part, and in the parts only the columns that the join reads. Answers of a part are in the order
-//! of its rows, so each row takes the next answer of its part.
+//! the number of their bucket, and in the buckets only the columns that the join reads. Answers of a bucket are in the
+//! order of its rows, so each row takes the next answer of its bucket.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array};
@@ -16,24 +17,21 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt16Type};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
-use futures::stream::BoxStream;
 
 use crate::common::dictionaries::select;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::probe_input::BatchStream;
 use crate::exec::range_join::probe::spilled::partials::answer_schema;
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
-use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter, gather};
+use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter};
 use crate::exec::range_join::spill::reader::SpilledRows;
 use crate::exec::range_join::spill::routing::{hash_keys, valid_keys};
 
-/// Batches of one partition.
-type BatchStream = BoxStream<'static, Result<RecordBatch>>;
-
 /// Writes the rows of a probe partition.
-pub(crate) struct ProbePartsWriter {
+pub(crate) struct ProbeBucketsWriter {
     partition: Arc<ProbePartition>,
     runs: Arc<RunSet>,
     /// The columns that the join reads, if these alone are divided, and the partition of them.
@@ -41,33 +39,35 @@ pub(crate) struct ProbePartsWriter {
     /// The schema of the rows that are divided.
     schema: SchemaRef,
     /// The rows of each run, then those that match nothing.
-    parts: PartitionWriter,
-    /// All rows in order with the numbers of their parts, and the schema of these, if the order is kept.
+    buckets: PartitionWriter,
+    /// All rows in order with the numbers of their buckets, and the schema of these, if the order is kept.
     in_order: Option<(SchemaRef, PartitionWriter)>,
 }
 
 /// The rows of a probe partition, divided.
-pub(crate) struct ProbeParts {
+pub(crate) struct ProbeBuckets {
     /// The partition of the divided rows.
     pub(crate) partition: Arc<ProbePartition>,
     pub(crate) runs: Arc<RunSet>,
     /// The rows of each run, then those that match nothing; `None` once they have been read.
-    parts: Vec<Option<SpilledRows>>,
+    buckets: Vec<Option<SpilledRows>>,
+    /// The numbers of the runs that the rows of the current bucket visit: one, or none if they match nothing.
+    pub(crate) visited: Range<usize>,
     in_order: Option<SpilledRows>,
-    answers: Option<PartAnswers>,
+    answers: Option<BucketAnswers>,
 }
 
-/// The answers of the parts that have been probed, each in the order of its rows.
-struct PartAnswers {
+/// The answers of the buckets that have been probed, each in the order of its rows.
+struct BucketAnswers {
     schema: SchemaRef,
     written: Vec<Option<SpilledRows>>,
-    /// The part whose answers are being written.
+    /// The bucket whose answers are being written.
     open: Option<(usize, PartitionWriter)>,
-    /// The target size of a batch: one of each part is in memory in the end.
+    /// The target size of a batch: one of each bucket is in memory in the end.
     batch_bytes: usize,
 }
 
-impl ProbePartsWriter {
+impl ProbeBucketsWriter {
     /// For rows of this schema that probe `runs`.
     pub(crate) fn try_new(
         partition: &Arc<ProbePartition>,
@@ -81,8 +81,8 @@ impl ProbePartsWriter {
         let mut read = None;
         let in_order = if side.merge_plan.is_some() {
             read = partition.with_read_columns(fields.len())?;
-            let part = Arc::new(Field::new("part", DataType::UInt16, false));
-            let fields = fields.iter().cloned().chain([part]);
+            let bucket = Arc::new(Field::new("bucket", DataType::UInt16, false));
+            let fields = fields.iter().cloned().chain([bucket]);
             let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
             let files = Arc::new(side.files.for_schema(&schema));
             Some((schema, PartitionWriter::new(files, 1)))
@@ -95,13 +95,13 @@ impl ProbePartsWriter {
         }
         let schema = Arc::new(schema);
         let files = Arc::new(side.files.for_schema(&schema));
-        let parts = runs.runs().len() + 1;
+        let buckets = runs.runs().len() + 1;
         Ok(Self {
             partition: Arc::clone(partition),
             runs,
             read: read.map(|(columns, partition)| (columns, Arc::new(partition))),
             schema,
-            parts: PartitionWriter::new(files, parts),
+            buckets: PartitionWriter::new(files, buckets),
             in_order,
         })
     }
@@ -113,9 +113,9 @@ impl ProbePartsWriter {
             let mut written = Vec::with_capacity(batches.len());
             for (i, batch) in batches.iter().enumerate() {
                 waiting.check()?;
-                let parts = self.parts_of(batch)?;
-                for (row, part) in parts.iter().enumerate() {
-                    rows[usize::from(*part)].push((i, row));
+                let buckets = self.buckets_of(batch)?;
+                for (row, bucket) in buckets.iter().enumerate() {
+                    rows[usize::from(*bucket)].push((i, row));
                 }
                 let columns = batch.columns().to_vec();
                 let divided = match &self.read {
@@ -124,25 +124,22 @@ impl ProbePartsWriter {
                 };
                 written.push(RecordBatch::try_new(Arc::clone(&self.schema), divided)?);
                 if let Some((schema, file)) = &mut self.in_order {
-                    let parts: ArrayRef = Arc::new(UInt16Array::from(parts));
-                    let columns = columns.into_iter().chain([parts]).collect();
+                    let buckets: ArrayRef = Arc::new(UInt16Array::from(buckets));
+                    let columns = columns.into_iter().chain([buckets]).collect();
                     let schema = Arc::clone(schema);
                     file.append(0, &RecordBatch::try_new(schema, columns)?)?;
                 }
             }
-            for (part, rows) in rows.iter().enumerate() {
-                waiting.check()?;
-                for batch in gather(&written, rows)? {
-                    self.parts.append(part, &batch)?;
-                }
-            }
+            let check = || waiting.check();
+            self.buckets
+                .append_rows(&written, &rows, &check, |_, _| Ok(()))?;
             Ok(self)
         })
         .await
     }
 
-    /// The part of each row.
-    fn parts_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
+    /// The bucket of each row.
+    fn buckets_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
         let Some(routing) = &self.runs.routing else {
             return internal_err!("probe rows are to be divided as a build side is that was not");
         };
@@ -150,72 +147,68 @@ impl ProbePartsWriter {
         let valid = valid_keys(&keys);
         let none = self.runs.runs().len();
         let hashes = hash_keys(&keys, batch.num_rows())?.into_iter().enumerate();
-        let parts = hashes.map(|(row, hash)| {
+        let buckets = hashes.map(|(row, hash)| {
             let is_valid = valid.as_ref().is_none_or(|valid| valid.is_valid(row));
-            let part = if is_valid {
+            let bucket = if is_valid {
                 routing.partition(hash)
             } else {
                 none
             };
-            let number = u16::try_from(part);
-            number.map_err(|_| internal_datafusion_err!("a build side has {part} parts"))
+            let number = u16::try_from(bucket);
+            number.map_err(|_| internal_datafusion_err!("a build side has {bucket} buckets"))
         });
-        parts.collect()
+        buckets.collect()
     }
 
     /// Ends the files after the last row.
-    pub(crate) async fn finish(self, side: &SpilledSide) -> Result<ProbeParts> {
-        let (parts, in_order) = blocking(move |_| {
-            let in_order = self.in_order.map(|(_, file)| file.finish()).transpose()?;
+    pub(crate) async fn finish(self, side: &SpilledSide) -> Result<ProbeBuckets> {
+        let (buckets, in_order) = blocking(move |_| {
+            let in_order = self.in_order.map(|(_, file)| file.finish_one());
+            let in_order = in_order.transpose()?;
             let partition = self.read.map_or(self.partition, |(_, partition)| partition);
-            Ok(((self.parts.finish()?, self.runs, partition), in_order))
+            Ok(((self.buckets.finish()?, self.runs, partition), in_order))
         })
         .await?;
-        let (parts, runs, partition) = parts;
-        let parts: Vec<_> = parts.into_iter().map(|part| Some(part?.0)).collect();
-        let answers = in_order.is_some().then(|| PartAnswers {
+        let (buckets, runs, partition) = buckets;
+        let buckets: Vec<_> = buckets.into_iter().map(|bucket| Some(bucket?.0)).collect();
+        let answers = in_order.is_some().then(|| BucketAnswers {
             schema: answer_schema(&partition.spec.aggregates),
-            written: vec![None; parts.len()],
+            written: vec![None; buckets.len()],
             open: None,
-            batch_bytes: side.partition_bytes() / parts.len(),
+            batch_bytes: side.partition_bytes() / buckets.len(),
         });
-        Ok(ProbeParts {
+        Ok(ProbeBuckets {
             partition,
             runs,
-            parts,
-            in_order: in_order
-                .into_iter()
-                .flatten()
-                .flatten()
-                .next()
-                .map(|(rows, _)| rows),
+            buckets,
+            visited: 0..0,
+            in_order: in_order.flatten(),
             answers,
         })
     }
 }
 
-impl ProbeParts {
-    /// Begins to read the rows of the next part: of the run with the number `current`, or one that follows it in a
-    /// circle. Returns the number of its run as well, if it has one; `None` if all have been read.
-    pub(crate) fn next_part(
-        &mut self,
-        current: Option<usize>,
-    ) -> Result<Option<(Option<usize>, BatchStream)>> {
+impl ProbeBuckets {
+    /// Begins to read the rows of the next bucket: that of the run with the number `current`, or one that follows it in
+    /// a circle. `None` if all have been read.
+    pub(crate) fn next_bucket(&mut self, current: Option<usize>) -> Result<Option<BatchStream>> {
         let numbers = self.runs.numbers();
         let current = current.filter(|number| numbers.contains(number));
         let first = current.map_or(0, |number| number - numbers.start);
-        let mut circle = (first..self.parts.len()).chain(0..first);
-        let Some((part, rows)) = circle.find_map(|part| Some((part, self.parts[part].take()?)))
+        let mut circle = (first..self.buckets.len()).chain(0..first);
+        let Some((bucket, rows)) =
+            circle.find_map(|bucket| Some((bucket, self.buckets[bucket].take()?)))
         else {
             return Ok(None);
         };
         if let Some(answers) = &mut self.answers {
             let files = Arc::new(rows.files.for_schema(&answers.schema));
             let writer = PartitionWriter::new(files, 1).with_batch_bytes(answers.batch_bytes);
-            answers.open = Some((part, writer));
+            answers.open = Some((bucket, writer));
         }
-        let number = Some(numbers.start + part).filter(|number| numbers.contains(number));
-        Ok(Some((number, rows.read(true)?)))
+        let first = (numbers.start + bucket).min(numbers.end);
+        self.visited = first..(first + 1).min(numbers.end);
+        rows.read(true).map(Some)
     }
 
     /// The schema of answers, if there are any.
@@ -223,14 +216,14 @@ impl ProbeParts {
         self.answers.as_ref().map(|answers| &answers.schema)
     }
 
-    /// Writes the next answers of the current part.
+    /// Writes the next answers of the current bucket.
     pub(crate) async fn write_answers(&mut self, batches: Vec<RecordBatch>) -> Result<()> {
         let open = self
             .answers
             .as_mut()
             .and_then(|answers| answers.open.take());
-        let Some((part, mut writer)) = open else {
-            return internal_err!("there are answers of no part of the probe rows");
+        let Some((bucket, mut writer)) = open else {
+            return internal_err!("there are answers of no bucket of the probe rows");
         };
         let writer = blocking(move |_| {
             for batch in batches {
@@ -240,23 +233,22 @@ impl ProbeParts {
         });
         let writer = writer.await?;
         if let Some(answers) = &mut self.answers {
-            answers.open = Some((part, writer));
+            answers.open = Some((bucket, writer));
         }
         Ok(())
     }
 
-    /// Ends the current part.
-    pub(crate) async fn end_part(&mut self) -> Result<()> {
+    /// Ends the current bucket.
+    pub(crate) async fn end_bucket(&mut self) -> Result<()> {
         if let Some(answers) = &mut self.answers
-            && let Some((part, writer)) = answers.open.take()
+            && let Some((bucket, writer)) = answers.open.take()
         {
-            let written = blocking(move |_| writer.finish()).await?;
-            answers.written[part] = written.into_iter().flatten().next().map(|(rows, _)| rows);
+            answers.written[bucket] = blocking(move |_| writer.finish_one()).await?;
         }
         Ok(())
     }
 
-    /// After the last part: the rows in order with their answers, if these are written.
+    /// After the last bucket: the rows in order with their answers, if these are written.
     pub(crate) fn in_order(self, memory: MemoryReservation) -> Result<Option<AnsweredRows>> {
         let (Some(rows), Some(answers)) = (self.in_order, self.answers) else {
             return Ok(None);
@@ -285,7 +277,7 @@ pub(crate) struct AnsweredRows {
     memory: MemoryReservation,
 }
 
-/// The answers of a part that have not been taken.
+/// The answers of a bucket that have not been taken.
 struct NextAnswers {
     rows: Option<SpilledRows>,
     stream: Option<BatchStream>,
@@ -324,7 +316,7 @@ impl NextAnswers {
                 None => break,
             }
         }
-        internal_err!("a part of the probe rows has more rows than answers")
+        internal_err!("a bucket of the probe rows has more rows than answers")
     }
 }
 
@@ -335,23 +327,23 @@ impl AnsweredRows {
             return Ok(None);
         };
         let columns = batch.num_columns() - 1;
-        let parts = batch.column(columns).as_primitive::<UInt16Type>().clone();
-        // Batches of answers, and the one of each part that the next answer is in.
+        let buckets = batch.column(columns).as_primitive::<UInt16Type>().clone();
+        // Batches of answers, and the one of each bucket that the next answer is in.
         let mut sources: Vec<RecordBatch> = vec![];
         let mut source_of: Vec<Option<usize>> = vec![None; self.answers.len()];
         let mut picked = Vec::with_capacity(batch.num_rows());
-        for part in parts.values() {
-            let part = usize::from(*part);
-            let answers = &mut self.answers[part];
+        for bucket in buckets.values() {
+            let bucket = usize::from(*bucket);
+            let answers = &mut self.answers[bucket];
             let is_new = answers.read(&self.memory).await?;
-            let source = match (source_of[part], &answers.batch) {
+            let source = match (source_of[bucket], &answers.batch) {
                 (Some(source), _) if !is_new => source,
                 (_, Some(batch)) => {
                     sources.push(batch.clone());
-                    source_of[part] = Some(sources.len() - 1);
+                    source_of[bucket] = Some(sources.len() - 1);
                     sources.len() - 1
                 }
-                (_, None) => return internal_err!("a part of the probe rows has no answers"),
+                (_, None) => return internal_err!("a bucket of the probe rows has no answers"),
             };
             picked.push(Some((source, answers.next)));
             answers.next += 1;
