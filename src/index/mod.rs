@@ -5,8 +5,8 @@
 //!   there is of keys of 32, 64 or 128 bits.
 //! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
 //!   thresholds.
-//! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
-//!   where devices fail.
+//! - `key_index`: an engine's index of a column. `column_index`, `cpu_fallback`: that of range lookups, on the CPU or
+//!   on devices, and the CPU's part where devices fail.
 //! - `chunk_extremes`: ranges of a column that is not in memory.
 //! - `catalog`, `entries`, `reserved_index`, `named_index`, `version`, `devices`: the indexes that a session caches,
 //!   with their memory and names, the version of a table's data that each belongs to, and the session's CUDA devices.
