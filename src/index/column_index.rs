@@ -1,4 +1,4 @@
-//! The index of one column in one direction, on the CPU or on devices.
+//! The index of one column in one direction for range lookups, on the CPU or on devices.
 
 use std::time::{Duration, Instant};
 

@@ -4,8 +4,8 @@
 //!   there is of keys of 32, 64 or 128 bits.
 //! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
 //!   thresholds.
-//! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
-//!   where devices fail.
+//! - `key_index`: an engine's index of a column. `column_index`, `cpu_fallback`: that of range lookups, on the CPU or
+//!   on devices, and the CPU's part where devices fail.
 //! - `chunk_extremes`: ranges of a column that is not in memory.
 //! - `devices`: the session's CUDA devices.
 
