@@ -112,7 +112,7 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 pub struct RangeJoinExec {
     pub(super) probe: Arc<dyn ExecutionPlan>,
     pub(super) build: Arc<dyn ExecutionPlan>,
-    /// All else that it is made of.
+    /// The keys, bounds and aggregates, what is made of pairs, and how the sides are divided.
     pub(super) parts: RangeJoinParts,
     pub(super) engine: RangeJoinEngine,
     pub(super) properties: Arc<PlanProperties>,

@@ -19,11 +19,12 @@ pub struct RangeJoinParts {
     pub label: String,
     /// How the build side is divided.
     pub mode: JoinMode,
-    /// Whether nothing divides the sides of a partitioned join.
+    /// Whether nothing divides the sides of a partitioned join: each has one partition.
     pub is_undivided: bool,
     /// The column of a partitioned build side by which its rows are in the order of one node, where that matters.
     pub position: Option<usize>,
-    /// The most rows that each partition returns.
+    /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
+    /// side.
     pub fetch: Option<usize>,
     /// The estimated number of probe rows, if known.
     pub probe_rows: Option<usize>,
