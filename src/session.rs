@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::catalog::{
     CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
 };
-use datafusion::common::{Result, config_err};
+use datafusion::common::{DFSchema, Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::functions::math;
@@ -39,6 +39,8 @@ use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::lateral::is_range_join;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::when_rewriting::WhenRewriting;
 use crate::optimizer::{
@@ -47,8 +49,8 @@ use crate::optimizer::{
     GroupedJoinToRangeJoin, IntervalProductsToBounds, JoinToRangeJoin, KeepRowOrder,
     KeepUndividedJoins, LaterRowsToLastKeys, LateralToRangeJoin, LongListsToTables,
     NestedSubqueriesToColumns, NullableSubqueries, OrderByDistances, OuterJoinToAntiJoin,
-    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, SubqueryToRangeJoin,
-    TimeDifferences, UseUniqueGroups, WindowsToFrames,
+    PartitionRangeJoins, RangeCallToLookup, RenewSchemas, ShowRowOrder, TimeDifferences,
+    UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::memory_limit::giving;
@@ -259,6 +261,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
     };
     // Range functions are declared to be volatile, so that no rule folds them.
     let repeats = |e: &Expr| range_udf(e).is_some();
+    let cannot_fail = |e: &Expr, columns: &DFSchema| is_infallible(e, columns);
     let extends = |node: &dyn UserDefinedLogicalNode| {
         node.as_any().is::<RangeJoin>() || node.as_any().is::<NearestRows>()
     };
@@ -275,11 +278,19 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 // to fail.
                 Arc::new(LaterRowsToLastKeys),
                 Arc::new(ExistsToCounts),
-                Arc::new(SubqueryToRangeJoin),
-                // What these leave and DataFusion rejects or answers wrongly.
-                Arc::new(WhenRewriting(SubqueriesToLateralJoins { repeats })),
+                // Those that DataFusion rejects or answers wrongly.
+                Arc::new(WhenRewriting(SubqueriesToLateralJoins {
+                    repeats,
+                    cannot_fail,
+                    is_joined: is_range_join,
+                })),
                 Arc::new(LateralToRangeJoin),
-                Arc::new(WhenRewriting(UnnestDependentJoins { repeats, extends })),
+                Arc::new(WhenRewriting(UnnestDependentJoins {
+                    repeats,
+                    cannot_fail,
+                    is_joined: is_range_join,
+                    extends,
+                })),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
             ],

@@ -9,7 +9,8 @@ use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits, nanoseconds};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::expr::ticks::{NANOSECONDS_PER_DAY, nanoseconds};
 use crate::optimizer::lossless_casts::{keeps_values, linear_factor};
 use rmq_engine::Comparison;
 
@@ -46,6 +47,9 @@ pub(crate) trait Operand: Clone {
     fn as_call(&self) -> Option<(&ScalarUDF, &[Self])>;
 
     fn is_column(&self) -> bool;
+
+    /// The comparison of a key with a bound.
+    fn comparing(compared: Compared<Self>) -> Self;
 
     /// The converted bound. Where `is_open` is NULL it does not bound.
     fn converted(
@@ -186,6 +190,15 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             convert_bound(compared, self.bounds, self.keys)?;
         }
         Ok(compared)
+    }
+
+    /// A comparison of both sides without casts that may fail; `None` if it has none, and for other conjuncts.
+    pub(crate) fn without_casts(&self, conjunct: &E) -> Result<Option<E>> {
+        let Some(mut compared) = self.stated(conjunct) else {
+            return Ok(None);
+        };
+        let has_casts = convert_bound(&mut compared, self.bounds, self.keys)?;
+        Ok(has_casts.then(|| E::comparing(compared)))
     }
 
     /// The one range of `key < bound`, or of a difference, for whose keys and no others the conjunct holds.
@@ -448,8 +461,6 @@ pub(crate) fn convert_bound<E: Operand>(
     }
     Ok(is_converted)
 }
-
-const NANOSECONDS_PER_DAY: i128 = 86_400_000_000_000;
 
 /// What a key is the date of, with its unit, if it is the date of a timestamp.
 fn dated<E: Operand>(key: &E, schema: &E::Schema) -> Result<Option<(TimeUnit, E)>> {

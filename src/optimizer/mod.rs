@@ -4,10 +4,10 @@
 //!    [`NullableSubqueries`], [`OrderByDistances`] and
 //!    [`SubqueriesToDependentJoins`](datafusion_dependent_join::SubqueriesToDependentJoins), analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`], [`ExistsToCounts`] and [`SubqueryToRangeJoin`], before
-//!    DataFusion decorrelates subqueries. What they leave and DataFusion would reject or answer wrongly becomes
-//!    lateral joins ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)):
-//!    [`LateralToRangeJoin`] takes those over a range, and
+//! 3. [`NestedSubqueriesToColumns`], [`LaterRowsToLastKeys`] and [`ExistsToCounts`], before DataFusion decorrelates
+//!    subqueries. Those that it would reject or answer wrongly become lateral joins
+//!    ([`SubqueriesToLateralJoins`](datafusion_dependent_join::SubqueriesToLateralJoins)): [`LateralToRangeJoin`]
+//!    takes those over a range, and
 //!    [`UnnestDependentJoins`](datafusion_dependent_join::UnnestDependentJoins) the rest. Then
 //!    [`FirstRowsToNearestRows`] and [`FiltersOfFramesToCases`], and before constants are evaluated
 //!    [`LongListsToTables`]. [`RenewSchemas`] after lateral joins are decorrelated, and [`OuterJoinToAntiJoin`]
@@ -58,7 +58,6 @@ pub use logical::order_by_distance::OrderByDistances;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::renewed_schemas::RenewSchemas;
-pub use logical::scalar_subquery::SubqueryToRangeJoin;
 pub use logical::time_differences::TimeDifferences;
 pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::joins_to_range_joins::JoinToRangeJoin;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Like};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit, when};
+use datafusion::logical_expr::{
+    Cast, Expr, ExprSchemable, Operator, ScalarUDF, binary_expr, lit, when,
+};
 
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::condition::{Operand, OperandCast};
+use crate::optimizer::condition::{Compared, Operand, OperandCast, operator};
 
 impl Operand for Expr {
     type Schema = DFSchema;
@@ -82,6 +84,10 @@ impl Operand for Expr {
 
     fn is_column(&self) -> bool {
         matches!(self, Self::Column(_))
+    }
+
+    fn comparing((key, comparison, bound): Compared<Self>) -> Self {
+        binary_expr(key, operator(comparison), bound)
     }
 
     fn converted(

@@ -29,7 +29,7 @@ use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator, with_null_key,
+    Compared, Open, Operand, OperandCast, Range, Sides, operator, with_null_key,
 };
 use crate::optimizer::infallible_call::is_infallible_call;
 use crate::optimizer::lossless_casts::{has_room, is_number, keeps_values};
@@ -59,7 +59,10 @@ impl RangeCondition {
         build: &Schema,
     ) -> Result<Option<Self>> {
         let conjuncts = split_conjunction(filter.expression()).into_iter();
-        let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
+        let conjuncts = conjuncts.map(|conjunct| {
+            let found = sides_of(filter, |sides| sides.without_casts(conjunct))?;
+            Ok(found.unwrap_or_else(|| Arc::clone(conjunct)))
+        });
         let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
         let mut comparisons: Vec<KeyComparison> = vec![];
         for (i, conjunct) in conjuncts.iter().enumerate() {
@@ -401,18 +404,6 @@ pub(crate) fn compared_sides(
     sides_of(filter, |sides| sides.stated(conjunct))
 }
 
-/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time.
-fn without_casts(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
-    let schema = filter.schema();
-    if let Some(mut compared) = compared_sides(conjunct, filter)
-        && convert_bound(&mut compared, schema, schema)?
-    {
-        let (key, comparison, bound) = compared;
-        return Ok(Arc::new(BinaryExpr::new(key, operator(comparison), bound)));
-    }
-    Ok(Arc::clone(conjunct))
-}
-
 impl Operand for PhysicalExprRef {
     type Schema = Schema;
 
@@ -466,6 +457,10 @@ impl Operand for PhysicalExprRef {
 
     fn is_column(&self) -> bool {
         self.is::<Column>()
+    }
+
+    fn comparing((key, comparison, bound): Compared<Self>) -> Self {
+        Arc::new(BinaryExpr::new(key, operator(comparison), bound))
     }
 
     fn converted(

@@ -22,7 +22,7 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
             .try_fold(true, |all, expr| Ok(all && is_infallible(expr, schema)?))
     };
     match expr {
-        Expr::Column(_) | Expr::Literal(..) => Ok(true),
+        Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Literal(..) => Ok(true),
         Expr::Alias(alias) => is_infallible(&alias.expr, schema),
         Expr::Not(e)
         | Expr::IsNull(e)
