@@ -39,7 +39,7 @@ use crate::index::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::index::table_version::VersionedTable;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::lateral::is_range_join;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::when_rewriting::WhenRewriting;
@@ -288,7 +288,6 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(WhenRewriting(UnnestDependentJoins {
                     repeats,
                     cannot_fail,
-                    is_joined: is_range_join,
                     extends,
                 })),
                 Arc::new(FirstRowsToNearestRows),

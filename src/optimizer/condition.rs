@@ -26,9 +26,6 @@ pub(crate) trait Operand: Clone {
 
     fn may_be_null(&self, schema: &Self::Schema) -> Result<bool>;
 
-    /// The cast that it is, if it is one.
-    fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
-
     /// The operator and its operands, if it is one with two.
     fn as_binary(&self) -> Option<(&Self, Operator, &Self)>;
 
@@ -43,6 +40,18 @@ pub(crate) trait Operand: Clone {
     /// What is cast, and to which type, if it is a cast.
     fn cast_operand(&self) -> Option<(&Self, &DataType)>;
 
+    /// The cast that it is, if it is one.
+    fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>> {
+        let Some((operand, to)) = self.cast_operand() else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: operand.clone(),
+            from: operand.data_type(schema)?,
+            to: to.clone(),
+        }))
+    }
+
     /// The function and its arguments, if it is a call.
     fn as_call(&self) -> Option<(&ScalarUDF, &[Self])>;
 
@@ -50,6 +59,9 @@ pub(crate) trait Operand: Clone {
 
     /// The comparison of a key with a bound.
     fn comparing(compared: Compared<Self>) -> Self;
+
+    /// The operands of another expression than these, if it has a value, or NULL, whenever these have.
+    fn infallible_operands(&self, schema: &Self::Schema) -> Result<Option<Vec<&Self>>>;
 
     /// The converted bound. Where `is_open` is NULL it does not bound.
     fn converted(

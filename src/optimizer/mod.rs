@@ -21,7 +21,7 @@
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
 // `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in
 // other words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
-// `lossless_casts` tells which casts keep values, `infallible_call` which calls have a value for all arguments,
+// `lossless_casts` tells which casts keep values, `infallible` which expressions have a value for all rows,
 // `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
 // that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
@@ -30,7 +30,7 @@ pub(crate) mod condition;
 pub(crate) mod cost;
 pub(crate) mod difference;
 pub(crate) mod extremes;
-pub(crate) mod infallible_call;
+pub(crate) mod infallible;
 pub(crate) mod logical;
 pub(crate) mod lossless_casts;
 pub(crate) mod null_safe_keys;

@@ -60,7 +60,9 @@ use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 
 pub use exprs::named;
 pub use outer::{from_outer, is_correlated, subquery_of, subquery_of_mut};
-pub use rule::{SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins};
+pub use rule::{
+    SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, has_some_row,
+};
 pub use single_row::single_row_udf;
 
 /// Adds the rules of this crate, and its function, to a session.

@@ -126,11 +126,12 @@ impl Lifting for Rejected<'_> {
     }
 }
 
-/// Whether a plan has a row, whatever is in the tables.
-fn has_some_row(plan: &LogicalPlan) -> bool {
+/// Whether a plan has a row, whatever is in the tables: an aggregate without GROUP BY, or a SELECT without FROM.
+pub fn has_some_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_some_row(&projection.input),
         LogicalPlan::SubqueryAlias(alias) => has_some_row(&alias.input),
+        LogicalPlan::Sort(sort) => has_some_row(&sort.input),
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
         LogicalPlan::EmptyRelation(relation) => relation.produce_one_row,
         _ => false,
@@ -148,7 +149,8 @@ pub struct SubqueriesToLateralJoins {
     pub repeats: fn(&Expr) -> bool,
     /// As [`UnnestDependentJoins::cannot_fail`].
     pub cannot_fail: fn(&Expr, &DFSchema) -> Result<bool>,
-    /// As [`UnnestDependentJoins::is_joined`].
+    /// Whether a rule that runs before [`UnnestDependentJoins`] joins the rows of a subquery with those of a plan with
+    /// these columns: its outer columns may then have other values whenever they are computed.
     pub is_joined: IsJoined,
 }
 
@@ -233,9 +235,6 @@ pub struct UnnestDependentJoins {
     /// Whether an expression over these columns, and columns of the query around, has a value whatever these are. It is
     /// then also evaluated for rows that do not need it.
     pub cannot_fail: fn(&Expr, &DFSchema) -> Result<bool>,
-    /// Whether another rule joins the rows of a subquery with those of a plan with this schema: its outer columns may
-    /// then be others whenever they are computed.
-    pub is_joined: IsJoined,
     /// Whether each row of a node is one of its first input, with further columns behind, and depends on no other row
     /// of that input.
     pub extends: fn(&dyn UserDefinedLogicalNode) -> bool,
@@ -246,7 +245,6 @@ impl Default for UnnestDependentJoins {
         Self {
             repeats: |_| false,
             cannot_fail: only_compares,
-            is_joined: |_, _, _| false,
             extends: |_| false,
         }
     }
@@ -277,7 +275,7 @@ impl OptimizerRule for UnnestDependentJoins {
         let not_planned = NotPlanned {
             repeats: self.repeats,
             cannot_fail: self.cannot_fail,
-            is_joined: self.is_joined,
+            is_joined: |_, _, _| false,
             config,
         };
         lift(plan, &not_planned)

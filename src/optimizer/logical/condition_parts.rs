@@ -23,7 +23,7 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::condition::{
     Compared, Open, Operand, Range, Sides, comparison, convert_bound, drop_implied, key_and_bound,
 };
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::logical::range_key::one_key;
 use crate::optimizer::lossless_casts::without_lossless_casts;

@@ -63,6 +63,7 @@ use crate::optimizer::logical::common::plans::{
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::lateral::Lateral;
+use crate::optimizer::logical::nearest_rows::without_casts;
 use crate::optimizer::logical::tied_rows::{is_searched, limited, with_ties};
 use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, or_log, reject};
@@ -156,15 +157,6 @@ fn greatest(condition: &Expr) -> Option<(Expr, usize)> {
     // Without a row that passes, there is nothing to find.
     let rows = usize::try_from(greatest).ok().filter(|rows| *rows > 0);
     rows.map(|rows| (key.clone(), rows))
-}
-
-/// The expression below casts and aliases.
-fn without_casts(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Cast(cast) => without_casts(&cast.expr),
-        Expr::Alias(alias) => without_casts(&alias.expr),
-        other => other,
-    }
 }
 
 /// A call that numbers the rows of a group.

@@ -1,13 +1,13 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
-//! `RangeJoin`, one SQL shape a file: `grouped_join`, `lateral`, to which subqueries have become, and `table_function` for
-//! `range_join(…)`. `memberships` rewrites EXISTS and IN to subqueries that count, and `first_rows` makes nearest
-//! rows of `row_number()` and DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` puts subqueries
-//! of subqueries where the other rules find them. Subqueries that are no range join are left to
-//! `datafusion_dependent_join`. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates`
-//! drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares
-//! durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of
-//! the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, and
-//! `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
+//! `RangeJoin`, one SQL shape a file: `grouped_join`, `lateral`, which scalar subqueries have become, and
+//! `table_function` for `range_join(…)`. `memberships` rewrites EXISTS and IN to subqueries that count, and
+//! `first_rows` makes nearest rows of `row_number()` and DISTINCT ON, and rows with the last key of `rank()`.
+//! `nested_subquery` puts subqueries of subqueries where the other rules find them. Subqueries that are no range join
+//! are left to `datafusion_dependent_join`. `order_by_distance` keeps distances in ORDER BY from overflowing.
+//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences`
+//! compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas`
+//! tells of the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL,
+//! and `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:

@@ -26,7 +26,7 @@ use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, conjunction};
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, lit, when};
 
 use crate::optimizer::condition::Compared;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::skips_nulls::skips_nulls;
 use crate::optimizer::logical::condition_parts::{
     Constants, check_repeats, conjuncts, is_of, sides_of,

@@ -22,7 +22,6 @@
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, cast, lit, when,
@@ -34,7 +33,7 @@ use crate::expr::order_key::OrderBoundUdf;
 use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::condition::{Open, Range};
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::condition_parts::{
@@ -460,32 +459,21 @@ fn range_of(
 
 /// Whether a condition compares a column of each side for equality in a way that a range join can.
 fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
-    let Expr::BinaryExpr(BinaryExpr {
-        left,
-        op: op @ (Operator::Eq | Operator::IsNotDistinctFrom),
-        right,
-    }) = condition
+    let operands = sides_of(probe, build, |sides| sides.operands(condition));
+    let Some((theirs, Some(op @ (Operator::Eq | Operator::IsNotDistinctFrom)), ours)) = operands
     else {
         return Ok(false);
     };
-    let (ours, theirs) = if is_of(left, probe) {
-        (left, right)
-    } else {
-        (right, left)
-    };
-    if !is_of(ours, probe) || !is_of(theirs, build) {
-        return Ok(false);
-    }
     let data_type = ours.get_type(probe)?;
     let are_keys = data_type == theirs.get_type(build)? && Groups::supports(&data_type);
     // What may fail is a further condition, evaluated only for rows whose other keys are equal.
     let cannot_fail =
-        *op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
+        op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
     Ok(are_keys && cannot_fail)
 }
 
 /// The expression below all casts and aliases.
-fn without_casts(expr: &Expr) -> &Expr {
+pub(crate) fn without_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Cast(cast) => without_casts(&cast.expr),
         Expr::Alias(alias) => without_casts(&alias.expr),

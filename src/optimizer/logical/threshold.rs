@@ -35,7 +35,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, when};
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::optimizer::condition::{Compared, convert_bound};
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::{
     Condition, Constants, check_repeats, conjuncts, is_of, sides_of,
 };
