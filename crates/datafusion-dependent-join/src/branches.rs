@@ -15,7 +15,7 @@
 //! that does not need it.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DataFusionError, Result};
+use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::utils::{merge_schema, split_conjunction};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator};
@@ -112,12 +112,7 @@ fn replaced_in_case(
         **compared = replaced_in((**compared).clone(), branch, replacing)?;
     }
     let mut branch = branch.clone();
-    let has_subquery = case.when_then_expr.iter().map(|(_, then)| then);
-    let has_subquery = has_subquery
-        .chain(&case.else_expr)
-        .try_fold(false, |found, e| {
-            Ok::<_, DataFusionError>(found || e.exists(|e| Ok(subquery_of(e).is_some()))?)
-        })?;
+    let has_subquery = has_subquery_in_result(&case)?;
     for (when, then) in &mut case.when_then_expr {
         **when = replaced_in((**when).clone(), &branch, replacing)?;
         if has_subquery && case.expr.is_none() && when.is_volatile() {
@@ -135,6 +130,16 @@ fn replaced_in_case(
         **otherwise = replaced_in((**otherwise).clone(), &branch, replacing)?;
     }
     Ok(Expr::Case(case))
+}
+
+fn has_subquery_in_result(case: &Case) -> Result<bool> {
+    let results = case.when_then_expr.iter().map(|(_, then)| then);
+    for result in results.chain(&case.else_expr) {
+        if result.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether an expression over these columns, and columns of the query around, has a value whatever these are.

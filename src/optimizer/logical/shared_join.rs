@@ -90,62 +90,36 @@ fn shared(
     build: &LogicalPlan,
     spec: &RangeJoinSpec<Expr>,
 ) -> Result<Option<LogicalPlan>> {
-    match plan {
+    let extends_first_input = match plan {
         LogicalPlan::Projection(projection) => {
             let below = below_projection(projection, spec)?;
             let input = shared(&projection.input, build, &below)?;
             let above = |input| with_outputs(projection, input, spec);
-            input.map(above).transpose()
+            return input.map(above).transpose();
         }
-        LogicalPlan::Join(join)
-            if matches!(join.join_type, JoinType::Left | JoinType::LeftMark)
-                && is_of(spec, join.left.schema()) =>
-        {
-            let left = shared(&join.left, build, spec)?;
-            let above = |left| {
-                plan.with_new_exprs(plan.expressions(), vec![left, join.right.as_ref().clone()])
-            };
-            left.map(above).transpose()
+        LogicalPlan::Join(join) => matches!(join.join_type, JoinType::Left | JoinType::LeftMark),
+        LogicalPlan::Extension(extension) => {
+            let node = extension.node.as_any();
+            node.is::<RangeJoin>() || node.is::<NearestRows>()
         }
-        LogicalPlan::Extension(node) => {
-            let node = node.node.as_any();
-            if let Some(join) = node.downcast_ref::<RangeJoin>() {
-                return shared_with(join, build, spec);
-            }
-            let Some(join) = node.downcast_ref::<NearestRows>() else {
-                return Ok(None);
-            };
-            if !is_of(spec, join.probe().schema()) {
-                return Ok(None);
-            }
-            let above = |probe| {
-                let (build, condition) = (join.build().clone(), join.condition().clone());
-                NearestRows::try_new(probe, build, condition).map(extension)
-            };
-            let probe = shared(join.probe(), build, spec)?;
-            probe.map(above).transpose()
-        }
-        _ => Ok(None),
-    }
-}
-
-/// A range join, or one below it, with the aggregates of another one over the same rows.
-fn shared_with(
-    join: &RangeJoin,
-    build: &LogicalPlan,
-    spec: &RangeJoinSpec<Expr>,
-) -> Result<Option<LogicalPlan>> {
-    if !is_of(spec, join.probe().schema()) {
+        _ => false,
+    };
+    let inputs = plan.inputs();
+    let Some((first, others)) = inputs.split_first().filter(|_| extends_first_input) else {
+        return Ok(None);
+    };
+    if !is_of(spec, first.schema()) {
         return Ok(None);
     }
-    let with = |probe, spec| RangeJoin::try_new(probe, join.build().clone(), spec).map(extension);
-    if let Some(both) = merged(join, build, spec) {
-        return with(join.probe().clone(), both).map(Some);
+    if let Some(merged) = merged(plan, build, spec)? {
+        return Ok(Some(merged));
     }
-    let probe = shared(join.probe(), build, spec)?;
-    probe
-        .map(|probe| with(probe, join.spec().clone()))
-        .transpose()
+    let Some(first) = shared(first, build, spec)? else {
+        return Ok(None);
+    };
+    let others = others.iter().copied().cloned();
+    let inputs = std::iter::once(first).chain(others).collect();
+    plan.with_new_exprs(plan.expressions(), inputs).map(Some)
 }
 
 /// Whether a range join needs columns of this probe side only.
@@ -157,10 +131,16 @@ fn is_of(spec: &RangeJoinSpec<Expr>, probe: &DFSchema) -> bool {
 /// A range join with the aggregates of another one if both aggregate the same rows, on the same engines: only the CPU
 /// counts rows that cross a threshold.
 fn merged(
-    join: &RangeJoin,
+    plan: &LogicalPlan,
     build: &LogicalPlan,
     other: &RangeJoinSpec<Expr>,
-) -> Option<RangeJoinSpec<Expr>> {
+) -> Result<Option<LogicalPlan>> {
+    let LogicalPlan::Extension(node) = plan else {
+        return Ok(None);
+    };
+    let Some(join) = node.node.as_any().downcast_ref::<RangeJoin>() else {
+        return Ok(None);
+    };
     let spec = join.spec();
     let is_same = spec.unmatched == other.unmatched
         && spec.on == other.on
@@ -170,7 +150,7 @@ fn merged(
         && spec.counts_crossings() == other.counts_crossings()
         && is_same_plan(join.build(), build);
     if !is_same {
-        return None;
+        return Ok(None);
     }
     let mut both = spec.clone();
     let before = both.thresholds.len();
@@ -182,5 +162,6 @@ fn merged(
         }
         both.aggregates.push(aggregate);
     }
-    Some(both)
+    let (probe, build) = (join.probe().clone(), join.build().clone());
+    RangeJoin::try_new(probe, build, both).map(|join| Some(extension(join)))
 }
