@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::catalog::{
     CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
 };
-use datafusion::common::{Result, config_err};
+use datafusion::common::{DFSchema, Result, config_err};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::functions::math;
@@ -39,6 +39,7 @@ use crate::kept::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::kept::table_version::VersionedTable;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::RangeJoin;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::anti_left_join::OuterJoinToAntiJoin;
 use crate::optimizer::logical::arg_extreme::ArgExtremesToFirstValues;
 use crate::optimizer::logical::filtered_frames::FiltersOfFramesToCases;
@@ -47,7 +48,7 @@ use crate::optimizer::logical::grouped_join::{
     DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
 };
 use crate::optimizer::logical::interval_bounds::IntervalProductsToBounds;
-use crate::optimizer::logical::lateral::LateralToRangeJoin;
+use crate::optimizer::logical::lateral::{LateralToRangeJoin, is_range_join};
 use crate::optimizer::logical::long_lists::LongListsToTables;
 use crate::optimizer::logical::memberships::ExistsToCounts;
 use crate::optimizer::logical::nested_subquery::NestedSubqueriesToColumns;
@@ -57,7 +58,6 @@ use crate::optimizer::logical::order_by_distance::OrderByDistances;
 use crate::optimizer::logical::range_call::frame_call::CheckFrameCalls;
 use crate::optimizer::logical::range_call::scalar_call::RangeCallToLookup;
 use crate::optimizer::logical::renewed_schemas::RenewSchemas;
-use crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin;
 use crate::optimizer::logical::time_differences::TimeDifferences;
 use crate::optimizer::logical::unused_aggregates::DropUnusedAggregates;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
@@ -276,6 +276,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
     };
     // Range functions are declared to be volatile, so that no rule folds them.
     let repeats = |e: &Expr| range_udf(e).is_some();
+    let cannot_fail = |e: &Expr, columns: &DFSchema| is_infallible(e, columns);
     let extends = |node: &dyn UserDefinedLogicalNode| {
         node.as_any().is::<RangeJoin>() || node.as_any().is::<NearestRows>()
     };
@@ -292,11 +293,18 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 // to fail.
                 Arc::new(LaterRowsToLastKeys),
                 Arc::new(ExistsToCounts),
-                Arc::new(SubqueryToRangeJoin),
-                // What these leave and DataFusion rejects or answers wrongly.
-                Arc::new(WhenRewriting(SubqueriesToLateralJoins { repeats })),
+                // Those that DataFusion rejects or answers wrongly.
+                Arc::new(WhenRewriting(SubqueriesToLateralJoins {
+                    repeats,
+                    cannot_fail,
+                    is_joined: is_range_join,
+                })),
                 Arc::new(LateralToRangeJoin),
-                Arc::new(WhenRewriting(UnnestDependentJoins { repeats, extends })),
+                Arc::new(WhenRewriting(UnnestDependentJoins {
+                    repeats,
+                    cannot_fail,
+                    extends,
+                })),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),
             ],

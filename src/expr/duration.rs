@@ -14,6 +14,8 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
+use crate::expr::ticks::length;
+
 const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
 /// The function that returns the seconds of a duration as a float. DataFusion's `date_part('epoch', …)` leaves the
@@ -141,7 +143,6 @@ impl ScalarUDFImpl for DaysAsTimeUdf {
 /// # Errors
 /// An execution error for an interval with months.
 pub(crate) fn days_as_time(interval: IntervalMonthDayNano) -> Result<IntervalMonthDayNano> {
-    const DAY: i128 = 86_400_000_000_000;
     if interval.months != 0 {
         let shown = ScalarValue::IntervalMonthDayNano(Some(interval));
         return exec_err!(
@@ -149,9 +150,8 @@ pub(crate) fn days_as_time(interval: IntervalMonthDayNano) -> Result<IntervalMon
              a.ts - b.ts <= INTERVAL '30 days', or the times, as a.ts <= b.ts + INTERVAL '1 month'"
         );
     }
-    let nanoseconds = i128::from(interval.days) * DAY + i128::from(interval.nanoseconds);
     // Else the days alone say how it compares with a duration, which has none.
-    Ok(match i64::try_from(nanoseconds) {
+    Ok(match i64::try_from(length(interval)) {
         Ok(nanoseconds) => IntervalMonthDayNano::new(0, 0, nanoseconds),
         Err(_) => interval,
     })

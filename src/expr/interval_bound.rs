@@ -16,11 +16,9 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits, integers, nanoseconds, of_type};
+use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integers, of_type};
+use crate::expr::ticks::{length, nanoseconds};
 use rmq_engine::Comparison;
-
-/// A day has 24 hours.
-pub(crate) const NANOSECONDS_OF_DAY: i128 = 86_400_000_000_000;
 
 /// The function `(comparison, time, interval, integer)` that returns the least or greatest key that compares as stated
 /// with the time plus the product of the interval, which has no months, and the integer. NULL if there is no such key,
@@ -81,19 +79,13 @@ impl ScalarUDFImpl for IntervalBoundUdf {
         else {
             return internal_err!("the comparison and the interval are constants");
         };
-        let comparison = match shown.try_as_str().flatten() {
-            Some(">=") => Comparison::AtLeast,
-            Some(">") => Comparison::Above,
-            Some("<=") => Comparison::AtMost,
-            Some("<") => Comparison::Below,
-            _ => return internal_err!("there is no comparison {shown}"),
+        let Some(comparison) = shown.try_as_str().flatten().and_then(comparison_from) else {
+            return internal_err!("there is no comparison {shown}");
         };
         let ScalarValue::IntervalMonthDayNano(Some(interval)) = interval else {
             return internal_err!("there is no interval {interval}");
         };
-        let length =
-            i128::from(interval.days) * NANOSECONDS_OF_DAY + i128::from(interval.nanoseconds);
-
+        let length = length(*interval);
         let times: ArrayRef = time.to_array(args.number_rows)?;
         let data_type = times.data_type();
         let (DataType::Timestamp(unit, _), Some(limits)) = (data_type, integer_limits(data_type))

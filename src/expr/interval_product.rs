@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use crate::expr::interval_bound::NANOSECONDS_OF_DAY;
+use crate::expr::ticks::length;
 
 const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
@@ -170,7 +170,7 @@ fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<Inter
              '30 days'"
         ));
     }
-    let length = i128::from(interval.days) * NANOSECONDS_OF_DAY + i128::from(interval.nanoseconds);
+    let length = length(interval);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,

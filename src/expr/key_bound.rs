@@ -23,7 +23,7 @@ use arrow::array::{
 };
 use arrow::array::{UInt64Array, make_array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, TimeUnit, UInt64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, TypeSignature, Volatility,
@@ -289,13 +289,14 @@ pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
     }
 }
 
-/// How many nanoseconds a unit has.
-pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
-    match unit {
-        TimeUnit::Second => 1_000_000_000,
-        TimeUnit::Millisecond => 1_000_000,
-        TimeUnit::Microsecond => 1_000,
-        TimeUnit::Nanosecond => 1,
+/// The comparison that an argument of a function states as text.
+pub(super) fn comparison_from(operator: &str) -> Option<Comparison> {
+    match operator {
+        ">=" => Some(Comparison::AtLeast),
+        ">" => Some(Comparison::Above),
+        "<=" => Some(Comparison::AtMost),
+        "<" => Some(Comparison::Below),
+        _ => None,
     }
 }
 
@@ -351,7 +352,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::Int8Array;
-    use arrow::datatypes::Field;
+    use arrow::datatypes::{Field, TimeUnit};
     use datafusion::config::ConfigOptions;
 
     use super::*;

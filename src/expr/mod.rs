@@ -22,5 +22,5 @@ pub(crate) mod range_calls;
 pub(crate) mod range_udf;
 pub(crate) mod shifted_bound;
 pub(crate) mod text_range;
-mod ticks;
+pub(crate) mod ticks;
 pub(crate) mod total_order;

@@ -18,8 +18,8 @@ use datafusion::logical_expr::{
 };
 use rmq_engine::Comparison;
 
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits, integers, of_type};
-use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, ticks};
+use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integers, of_type};
+use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
 /// so with the value plus the offset. NULL if there is none.
@@ -176,12 +176,8 @@ impl Sum {
             let text = of.and_then(|of| of.try_as_str().flatten());
             text.map(str::to_string)
         };
-        let comparison = match text(comparison).as_deref() {
-            Some(">=") => Comparison::AtLeast,
-            Some(">") => Comparison::Above,
-            Some("<=") => Comparison::AtMost,
-            Some("<") => Comparison::Below,
-            _ => return plan_err!("rmq_bound: '>=', '>', '<=' or '<' is needed first"),
+        let Some(comparison) = text(comparison).as_deref().and_then(comparison_from) else {
+            return plan_err!("rmq_bound: '>=', '>', '<=' or '<' is needed first");
         };
         let key_type = text(key_type)
             .and_then(|name| name.parse::<DataType>().ok())
@@ -225,10 +221,7 @@ impl Sum {
             (
                 Kind::Instant | Kind::TimeOfDay | Kind::Duration,
                 Some(ScalarValue::IntervalMonthDayNano(Some(offset))),
-            ) if offset.months == 0 => {
-                let days = i128::from(offset.days) * NANOSECONDS_PER_DAY;
-                Offset::Length((days + i128::from(offset.nanoseconds)).div_euclid(tick))
-            }
+            ) if offset.months == 0 => Offset::Length(length(*offset).div_euclid(tick)),
             (_, offset) => {
                 let shown = offset.map_or_else(|| "no constant".to_string(), ToString::to_string);
                 return plan_err!("rmq_bound: the offset {shown} is none of a {value_type}");

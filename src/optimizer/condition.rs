@@ -9,7 +9,8 @@ use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
 
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits, nanoseconds};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::expr::ticks::{NANOSECONDS_PER_DAY, nanoseconds};
 use crate::optimizer::lossless_casts::{keeps_values, linear_factor};
 use rmq_engine::Comparison;
 
@@ -25,9 +26,6 @@ pub(crate) trait Operand: Clone {
 
     fn may_be_null(&self, schema: &Self::Schema) -> Result<bool>;
 
-    /// The cast that it is, if it is one.
-    fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
-
     /// The operator and its operands, if it is one with two.
     fn as_binary(&self) -> Option<(&Self, Operator, &Self)>;
 
@@ -42,10 +40,28 @@ pub(crate) trait Operand: Clone {
     /// What is cast, and to which type, if it is a cast.
     fn cast_operand(&self) -> Option<(&Self, &DataType)>;
 
+    /// The cast that it is, if it is one.
+    fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>> {
+        let Some((operand, to)) = self.cast_operand() else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: operand.clone(),
+            from: operand.data_type(schema)?,
+            to: to.clone(),
+        }))
+    }
+
     /// The function and its arguments, if it is a call.
     fn as_call(&self) -> Option<(&ScalarUDF, &[Self])>;
 
     fn is_column(&self) -> bool;
+
+    /// The comparison of a key with a bound.
+    fn comparing(compared: Compared<Self>) -> Self;
+
+    /// The operands of another expression than these, if it has a value, or NULL, whenever these have.
+    fn infallible_operands(&self, schema: &Self::Schema) -> Result<Option<Vec<&Self>>>;
 
     /// The converted bound. Where `is_open` is NULL it does not bound.
     fn converted(
@@ -186,6 +202,15 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             convert_bound(compared, self.bounds, self.keys)?;
         }
         Ok(compared)
+    }
+
+    /// A comparison of both sides without casts that may fail; `None` if it has none, and for other conjuncts.
+    pub(crate) fn without_casts(&self, conjunct: &E) -> Result<Option<E>> {
+        let Some(mut compared) = self.stated(conjunct) else {
+            return Ok(None);
+        };
+        let has_casts = convert_bound(&mut compared, self.bounds, self.keys)?;
+        Ok(has_casts.then(|| E::comparing(compared)))
     }
 
     /// The one range of `key < bound`, or of a difference, for whose keys and no others the conjunct holds.
@@ -448,8 +473,6 @@ pub(crate) fn convert_bound<E: Operand>(
     }
     Ok(is_converted)
 }
-
-const NANOSECONDS_PER_DAY: i128 = 86_400_000_000_000;
 
 /// What a key is the date of, with its unit, if it is the date of a timestamp.
 fn dated<E: Operand>(key: &E, schema: &E::Schema) -> Result<Option<(TimeUnit, E)>> {

@@ -32,7 +32,8 @@ use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::float_bound::FloatBoundUdf;
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits, nanoseconds};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::expr::ticks::nanoseconds;
 use crate::optimizer::condition::{
     Open, Operand, Range, Sides, comparison, length_in_ticks, swapped,
 };

@@ -120,7 +120,7 @@ async fn averages_are_divided_above() {
 async fn a_correlated_subquery() {
     let sql = "SELECT t.id, (SELECT max(q.price) FROM quotes q WHERE q.sym = t.sym AND q.ts < t.ts) AS high FROM trades t WHERE t.id > 0";
     assert_snapshot!(plans(sql).await, @r#"
-    Projection: t.id, max(q.price)#1 AS high
+    Projection: t.id, max(q.price)#2 AS high
       RangeJoin: type=Left, on=[sym], range=q.ts in (-inf, t.ts), aggs=[max(q.price)]
         SubqueryAlias: t
           Filter: trades.id > Int64(0)
@@ -128,7 +128,7 @@ async fn a_correlated_subquery() {
         SubqueryAlias: q
           TableScan: quotes projection=[sym, ts, price]
     --
-    ProjectionExec: expr=[id@0 as id, max(q.price)#3@3 as high]
+    ProjectionExec: expr=[id@0 as id, max(q.price)#5@3 as high]
       RangeJoinExec: type=Left, on=[sym], range=q.ts in (-inf, t.ts), aggs=[max(q.price)], engine=cpu
         RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
           FilterExec: id@0 > 0

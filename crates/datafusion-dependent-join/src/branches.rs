@@ -14,10 +14,10 @@
 //! A dependent join is evaluated for all rows. What may fail in it gets NULL in place of the outer columns of a row
 //! that does not need it.
 
-use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::utils::{merge_schema, split_conjunction};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator};
 
 use crate::outer::subquery_of;
@@ -53,6 +53,9 @@ impl Branch {
 pub(crate) trait Replacing {
     /// Whether the subqueries below an expression stay as they are.
     fn keeps(&self, expr: &Expr) -> bool;
+
+    /// The value of a volatile condition of the rows of this branch, the same each time.
+    fn evaluate_once(&mut self, condition: Expr, branch: &Branch) -> Result<Expr>;
 
     /// What takes the place of an expression, whose parts have been replaced.
     fn replace(&mut self, expr: Expr, branch: &Branch) -> Result<Expr>;
@@ -109,8 +112,12 @@ fn replaced_in_case(
         **compared = replaced_in((**compared).clone(), branch, replacing)?;
     }
     let mut branch = branch.clone();
+    let has_subquery = has_subquery_in_result(&case)?;
     for (when, then) in &mut case.when_then_expr {
         **when = replaced_in((**when).clone(), &branch, replacing)?;
+        if has_subquery && case.expr.is_none() && when.is_volatile() {
+            **when = replacing.evaluate_once((**when).clone(), &branch)?;
+        }
         let condition = match &case.expr {
             Some(compared) => (**compared).clone().eq((**when).clone()),
             None => (**when).clone(),
@@ -125,13 +132,27 @@ fn replaced_in_case(
     Ok(Expr::Case(case))
 }
 
-/// Whether an expression of a subquery with outer columns may fail: whether it does more than compare.
-pub(crate) fn may_fail(subquery: &LogicalPlan) -> Result<bool> {
+fn has_subquery_in_result(case: &Case) -> Result<bool> {
+    let results = case.when_then_expr.iter().map(|(_, then)| then);
+    for result in results.chain(&case.else_expr) {
+        if result.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether an expression over these columns, and columns of the query around, has a value whatever these are.
+pub(crate) type CannotFail = fn(&Expr, &DFSchema) -> Result<bool>;
+
+/// Whether an expression of a subquery with outer columns may fail.
+pub(crate) fn may_fail(subquery: &LogicalPlan, cannot_fail: CannotFail) -> Result<bool> {
     let mut may_fail = false;
     subquery.apply_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
         node.apply_expressions(|expr| {
             for conjunct in split_conjunction(expr) {
-                may_fail |= conjunct.contains_outer() && conjunct.exists(|e| Ok(!compares(e)))?;
+                may_fail |= conjunct.contains_outer() && !cannot_fail(conjunct, &schema)?;
             }
             Ok(TreeNodeRecursion::Continue)
         })?;
@@ -141,6 +162,11 @@ pub(crate) fn may_fail(subquery: &LogicalPlan) -> Result<bool> {
         })
     })?;
     Ok(may_fail)
+}
+
+/// Whether an expression does nothing but compare.
+pub(crate) fn only_compares(expr: &Expr, _columns: &DFSchema) -> Result<bool> {
+    Ok(!expr.exists(|e| Ok(!compares(e)))?)
 }
 
 fn compares(expr: &Expr) -> bool {

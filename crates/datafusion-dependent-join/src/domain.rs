@@ -4,12 +4,13 @@
 //! the domain would lose rows, so the domain is taken from a plan that has the same rows each time. A plan with more
 //! rows serves as well: what is below a LIMIT, or one side of a join.
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, FetchType, Join, Limit, LogicalPlan, SkipType,
 };
 
+use crate::exprs::{columns, substituted};
 use crate::outer::subquery_of;
 
 /// Aggregates whose value does not depend on the order of rows.
@@ -102,36 +103,21 @@ fn below(
     exprs: Vec<Expr>,
 ) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
     let old = plan.schema().columns();
-    let mut is_known = true;
-    let mut replaced = vec![];
-    for expr in exprs {
-        let expr = expr.transform_down(|e| {
-            let Expr::Column(column) = &e else {
-                return Ok(Transformed::no(e));
-            };
-            let position = old.iter().position(|old| old == column);
-            Ok(match position.and_then(|i| new.get(i)) {
-                Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
-                None => {
-                    is_known = false;
-                    Transformed::no(e)
-                }
-            })
-        })?;
-        replaced.push(expr.data);
+    let is_known = |column: &&Column| old.iter().take(new.len()).any(|old| old == *column);
+    if !exprs
+        .iter()
+        .flat_map(Expr::column_refs)
+        .all(|column| is_known(&column))
+    {
+        return Ok(None);
     }
-    for expr in &replaced {
-        is_known &= !expr.is_volatile() && !expr.exists(|e| Ok(subquery_of(e).is_some()))?;
+    let exprs = substituted(exprs, &old, &new)?;
+    for expr in &exprs {
+        if expr.is_volatile() || expr.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return Ok(None);
+        }
     }
-    match is_known {
-        true => source(input, replaced),
-        false => Ok(None),
-    }
-}
-
-/// Expressions for columns.
-pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {
-    columns.into_iter().map(Expr::Column).collect()
+    source(input, exprs)
 }
 
 /// Whether a join asks only whether there are rows on its right side.

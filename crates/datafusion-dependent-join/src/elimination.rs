@@ -11,7 +11,6 @@ mod rows;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
@@ -24,7 +23,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::domain::columns;
+use crate::exprs::{columns, named};
 use crate::outer::{Replacement, outer_of};
 use crate::refusal::{Found, refuse};
 
@@ -200,15 +199,10 @@ impl Elimination<'_> {
         input: &LogicalPlan,
         exprs: Vec<Expr>,
     ) -> Found<Vec<Expr>> {
-        let by = self.domain_of(input);
-        let replacement = Replacement {
-            outer: &self.outer,
-            by: &by,
-        };
-        let exprs = exprs
-            .into_iter()
-            .map(|expr| replacement.in_expr(expr, node));
-        Ok(exprs.collect::<Result<_>>()?)
+        let exprs = exprs.into_iter();
+        exprs
+            .map(|expr| self.replaced_one(node, input, expr))
+            .collect()
     }
 
     fn replaced_one(&self, node: &LogicalPlan, input: &LogicalPlan, expr: Expr) -> Found<Expr> {
@@ -417,38 +411,6 @@ fn or_of_nothing(aggregate: &Aggregate, values: &[Column]) -> Found<Vec<Expr>> {
         })
     });
     values.collect()
-}
-
-/// Expressions with other expressions in place of columns.
-pub(crate) fn substituted(exprs: Vec<Expr>, old: &[Column], new: &[Expr]) -> Result<Vec<Expr>> {
-    let substituted = exprs.into_iter().map(|expr| {
-        let substituted = expr.transform_down(|e| {
-            let Expr::Column(column) = &e else {
-                return Ok(Transformed::no(e));
-            };
-            let position = old.iter().position(|old| old == column);
-            Ok(match position.and_then(|position| new.get(position)) {
-                Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
-                None => Transformed::no(e),
-            })
-        });
-        Ok(substituted?.data)
-    });
-    substituted.collect()
-}
-
-/// Expressions with the names of the columns of `schema`.
-pub(crate) fn named(exprs: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let named = exprs.into_iter().zip(schema.iter());
-    let named = named.map(|(expr, (qualifier, field))| match expr {
-        Expr::Column(column)
-            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
-        {
-            Expr::Column(column)
-        }
-        expr => expr.alias_qualified(qualifier.cloned(), field.name()),
-    });
-    named.collect()
 }
 
 fn filtered(input: LogicalPlan, predicate: Expr) -> Found<LogicalPlan> {

@@ -21,11 +21,10 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Aggregate, Expr, Join, LogicalPlan, Projection, Window, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::domain::columns;
 use crate::elimination::joins::join_of;
-use crate::elimination::{named, substituted};
+use crate::exprs::{columns, named, substituted};
 use crate::last_aggregate::LastAggregate;
-use crate::outer::{is_correlated, plain};
+use crate::outer::{from_outer, is_correlated};
 use crate::refusal::{Found, refuse};
 use crate::simple::Rows;
 
@@ -98,13 +97,13 @@ fn of_matches(value: Expr, matched: &Expr) -> Found<Expr> {
     };
     for argument in &mut call.params.args {
         if argument.contains_outer() {
-            *argument = when(matched.clone(), plain(argument.clone())?).end()?;
+            *argument = when(matched.clone(), from_outer(argument.clone())?).end()?;
         }
     }
     for order in &mut call.params.order_by {
-        order.expr = plain(order.expr.clone())?;
+        order.expr = from_outer(order.expr.clone())?;
     }
-    let filter = call.params.filter.take().map(|filter| plain(*filter));
+    let filter = call.params.filter.take().map(|filter| from_outer(*filter));
     let filter = conjunction([matched.clone()].into_iter().chain(filter.transpose()?));
     call.params.filter = filter.map(Box::new);
     Ok(Expr::AggregateFunction(call))

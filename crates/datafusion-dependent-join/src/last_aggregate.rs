@@ -19,8 +19,7 @@ use datafusion::common::Result;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::domain::columns;
-use crate::elimination::substituted;
+use crate::exprs::{columns, substituted};
 use crate::outer::has_outer;
 
 /// The aggregate that a subquery ends in.

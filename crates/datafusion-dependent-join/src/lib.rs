@@ -40,6 +40,8 @@ mod branches;
 mod domain;
 mod elimination;
 mod evaluated_once;
+mod exprs;
+mod input;
 mod last_aggregate;
 mod lifting;
 mod membership;
@@ -56,7 +58,11 @@ use std::sync::Arc;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 
-pub use rule::{SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins};
+pub use exprs::named;
+pub use outer::{from_outer, is_correlated, subquery_of, subquery_of_mut};
+pub use rule::{
+    SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, has_some_row,
+};
 pub use single_row::single_row_udf;
 
 /// Adds the rules of this crate, and its function, to a session.

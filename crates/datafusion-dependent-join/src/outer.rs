@@ -44,7 +44,7 @@ pub(crate) fn outer_of(plan: &LogicalPlan) -> Result<Vec<Column>> {
 }
 
 /// Whether a plan refers to columns of queries around it.
-pub(crate) fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
+pub fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
     Ok(!outer_of(plan)?.is_empty())
 }
 
@@ -114,8 +114,8 @@ fn scopes<'a>(
 }
 
 /// An expression with plain columns in place of outer ones.
-pub(crate) fn plain(expr: Expr) -> Result<Expr> {
-    let plain = expr.transform(|e| {
+pub fn from_outer(expr: Expr) -> Result<Expr> {
+    let plain = expr.transform_up(|e| {
         Ok(match e {
             Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
             other => Transformed::no(other),
@@ -204,7 +204,7 @@ impl Replacement<'_> {
 }
 
 /// The subquery that an expression is.
-pub(crate) fn subquery_of(expr: &Expr) -> Option<&Subquery> {
+pub fn subquery_of(expr: &Expr) -> Option<&Subquery> {
     match expr {
         Expr::ScalarSubquery(subquery)
         | Expr::Exists(Exists { subquery, .. })
@@ -227,7 +227,8 @@ pub(crate) fn has_subquery(node: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-fn subquery_of_mut(expr: &mut Expr) -> Option<&mut Subquery> {
+/// The same, to be changed.
+pub fn subquery_of_mut(expr: &mut Expr) -> Option<&mut Subquery> {
     match expr {
         Expr::ScalarSubquery(subquery)
         | Expr::Exists(Exists { subquery, .. })

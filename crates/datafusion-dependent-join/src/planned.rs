@@ -5,14 +5,14 @@ use datafusion::common::{Column, Result};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
 
-use crate::branches::may_fail;
+use crate::branches::{CannotFail, may_fail};
 use crate::domain::leaves_some;
-use crate::lifting::Place;
+use crate::input::Place;
 use crate::membership::Membership;
 use crate::outer::{has_outer, is_correlated, outer_of, outer_of_expr, subquery_of};
 
 /// Whether DataFusion has the right plan for a subquery in an expression, or it is not about the query next to it.
-pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
+pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>, cannot_fail: CannotFail) -> Result<bool> {
     let is_filter = matches!(place.node, LogicalPlan::Filter(_));
     let membership = Membership::of(subquery);
     let (plan, compared) = match (&membership, subquery) {
@@ -26,7 +26,7 @@ pub(crate) fn has_plan(subquery: &Expr, place: Place<'_>) -> Result<bool> {
     if !outer.iter().all(is_next) {
         return Ok(true);
     }
-    if place.is_branch && !outer.is_empty() && may_fail(plan)? {
+    if place.is_branch && !outer.is_empty() && may_fail(plan, cannot_fail)? {
         return Ok(false);
     }
     let Some(membership) = &membership else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, JoinType, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
     Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, UserDefinedLogicalNode,
     check_subquery_expr,
@@ -13,12 +13,15 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
-use crate::domain::{columns, is_set, is_volatile, source};
+use crate::branches::{CannotFail, only_compares};
+use crate::domain::{is_set, is_volatile, source};
+use crate::elimination::Elimination;
 use crate::elimination::joins::join_of;
-use crate::elimination::{Elimination, named};
 use crate::evaluated_once::grouped_rows;
+use crate::exprs::{columns, named};
+use crate::input::{Lifting, Place};
 use crate::last_aggregate::LastAggregate;
-use crate::lifting::{Lifting, Place, lift};
+use crate::lifting::lift;
 use crate::null_safe::all_same;
 use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of};
 use crate::planned::{has_plan, is_pulled_up};
@@ -123,16 +126,20 @@ impl Lifting for Rejected<'_> {
     }
 }
 
-/// Whether a plan has a row, whatever is in the tables.
-fn has_some_row(plan: &LogicalPlan) -> bool {
+/// Whether a plan has a row, whatever is in the tables: an aggregate without GROUP BY, or a SELECT without FROM.
+pub fn has_some_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_some_row(&projection.input),
         LogicalPlan::SubqueryAlias(alias) => has_some_row(&alias.input),
+        LogicalPlan::Sort(sort) => has_some_row(&sort.input),
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
         LogicalPlan::EmptyRelation(relation) => relation.produce_one_row,
         _ => false,
     }
 }
+
+/// Whether something holds for a subquery and the columns of the query around it.
+type IsJoined = fn(&LogicalPlan, &DFSchema, &dyn OptimizerConfig) -> bool;
 
 /// Makes lateral joins of the subqueries in expressions that DataFusion rejects or answers wrongly. It must run before
 /// DataFusion's rules for subqueries.
@@ -140,11 +147,20 @@ fn has_some_row(plan: &LogicalPlan) -> bool {
 pub struct SubqueriesToLateralJoins {
     /// As [`UnnestDependentJoins::repeats`].
     pub repeats: fn(&Expr) -> bool,
+    /// As [`UnnestDependentJoins::cannot_fail`].
+    pub cannot_fail: fn(&Expr, &DFSchema) -> Result<bool>,
+    /// Whether a rule that runs before [`UnnestDependentJoins`] joins the rows of a subquery with those of a plan with
+    /// these columns: its outer columns may then have other values whenever they are computed.
+    pub is_joined: IsJoined,
 }
 
 impl Default for SubqueriesToLateralJoins {
     fn default() -> Self {
-        Self { repeats: |_| false }
+        Self {
+            repeats: |_| false,
+            cannot_fail: only_compares,
+            is_joined: |_, _, _| false,
+        }
     }
 }
 
@@ -163,24 +179,39 @@ impl OptimizerRule for SubqueriesToLateralJoins {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        let repeats = self.repeats;
-        lift(plan, &NotPlanned { repeats, config })
+        let not_planned = NotPlanned {
+            repeats: self.repeats,
+            cannot_fail: self.cannot_fail,
+            is_joined: self.is_joined,
+            config,
+        };
+        lift(plan, &not_planned)
     }
 }
 
 /// The subqueries that DataFusion does not plan rightly.
 struct NotPlanned<'a> {
     repeats: fn(&Expr) -> bool,
+    cannot_fail: CannotFail,
+    is_joined: IsJoined,
     config: &'a dyn OptimizerConfig,
 }
 
 impl Lifting for NotPlanned<'_> {
     fn takes(&self, subquery: &Expr, place: Place<'_>) -> Result<bool> {
-        Ok(!has_plan(subquery, place)?)
+        Ok(!has_plan(subquery, place, self.cannot_fail)?)
     }
 
     fn repeats(&self, expr: &Expr) -> bool {
         (self.repeats)(expr)
+    }
+
+    fn cannot_fail(&self) -> CannotFail {
+        self.cannot_fail
+    }
+
+    fn is_joined(&self, subquery: &LogicalPlan, outer: &DFSchema) -> bool {
+        (self.is_joined)(subquery, outer, self.config)
     }
 
     fn join(&self, join: Join) -> Result<LogicalPlan> {
@@ -201,6 +232,9 @@ impl Lifting for NotPlanned<'_> {
 pub struct UnnestDependentJoins {
     /// Whether an expression has the same value whenever it is evaluated, although it is declared to be volatile.
     pub repeats: fn(&Expr) -> bool,
+    /// Whether an expression over these columns, and columns of the query around, has a value whatever these are. It is
+    /// then also evaluated for rows that do not need it.
+    pub cannot_fail: fn(&Expr, &DFSchema) -> Result<bool>,
     /// Whether each row of a node is one of its first input, with further columns behind, and depends on no other row
     /// of that input.
     pub extends: fn(&dyn UserDefinedLogicalNode) -> bool,
@@ -210,6 +244,7 @@ impl Default for UnnestDependentJoins {
     fn default() -> Self {
         Self {
             repeats: |_| false,
+            cannot_fail: only_compares,
             extends: |_| false,
         }
     }
@@ -237,8 +272,13 @@ impl OptimizerRule for UnnestDependentJoins {
             return Ok(Transformed::yes(unnested));
         }
         // The domain of a query around may have become the outer side of a subquery.
-        let repeats = self.repeats;
-        lift(plan, &NotPlanned { repeats, config })
+        let not_planned = NotPlanned {
+            repeats: self.repeats,
+            cannot_fail: self.cannot_fail,
+            is_joined: |_, _, _| false,
+            config,
+        };
+        lift(plan, &not_planned)
     }
 }
 

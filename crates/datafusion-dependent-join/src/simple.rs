@@ -24,10 +24,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::domain::{columns, is_set, leaves_some};
+use crate::domain::{is_set, leaves_some};
 use crate::elimination::joins::join_of;
-use crate::elimination::{named, substituted};
-use crate::outer::{has_outer, is_correlated, lateral, outer_of_expr, plain, subquery_of};
+use crate::exprs::{columns, named, substituted};
+use crate::outer::{from_outer, has_outer, is_correlated, lateral, outer_of_expr, subquery_of};
 use crate::refusal::{Found, refuse};
 
 /// The rows of a subquery whatever the outer row is, and the conditions under which the subquery has them.
@@ -70,7 +70,7 @@ impl Rows {
 
     /// The conditions with plain columns in place of outer ones.
     pub(crate) fn conditions(&self) -> Result<Vec<Expr>> {
-        self.conditions.iter().cloned().map(plain).collect()
+        self.conditions.iter().cloned().map(from_outer).collect()
     }
 }
 

@@ -13,11 +13,11 @@ use crate::common::sql_text::sql_text;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use crate::logical_plan::range_join::Unmatched;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
 use crate::optimizer::logical::common::constant::constant;
-use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::logical::merge_states::MergeStatesUdaf;
 use crate::optimizer::rejection::{Match, reject};

@@ -10,9 +10,9 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::value_or_null;
 use crate::logical_plan::range_join::Unmatched;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::optimizer::logical::common::constant::value_of_nulls;
-use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::is_of;
 use crate::optimizer::rejection::{Match, reject};
 

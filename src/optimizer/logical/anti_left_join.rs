@@ -19,9 +19,9 @@ use datafusion::common::{Column, JoinType, NullEquality, Result, ScalarValue};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::is_correlated;
 
 use crate::optimizer::logical::common::excludes_null::excludes_null;
-use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{filtered, projected};
 
@@ -49,7 +49,7 @@ fn replace(plan: &LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Option<L
     let conjuncts = split_conjunction_owned(filter.predicate.clone());
     let (unmatched, others): (Vec<_>, Vec<_>) =
         conjuncts.into_iter().partition(|e| outer.is_unmatched(e));
-    if unmatched.is_empty() || has_outer_columns(&join.left)? || has_outer_columns(&join.right)? {
+    if unmatched.is_empty() || is_correlated(&join.left)? || is_correlated(&join.right)? {
         return Ok(None);
     }
     let Some(rows) = outer.anti_join()? else {

@@ -15,7 +15,6 @@ use datafusion::common::{Column, DFSchema, Result, TableReference};
 use datafusion::logical_expr::expr::Between;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, when};
-use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
@@ -24,8 +23,7 @@ use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::condition::{
     Compared, Open, Operand, Range, Sides, comparison, convert_bound, drop_implied, key_and_bound,
 };
-use crate::optimizer::logical::common::conditional::Branch;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::logical::range_key::one_key;
 use crate::optimizer::lossless_casts::without_lossless_casts;
@@ -85,10 +83,6 @@ impl Condition {
     }
 
     /// As [`Self::try_match`]. Without any bound, the range key is `default_key`, if there is one.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one step for each part of a condition"
-    )]
     pub(crate) fn try_match_with_key(
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,
@@ -97,153 +91,29 @@ impl Condition {
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Match<Self> {
-        let side = |expr: &Expr| side(expr, probe, build);
-        let written = |expr: &Expr| written(expr, probe, build);
-        let mut pairs = on;
-        let mut ranges: Vec<Compared<Expr>> = vec![];
-        // The keys that are in a range with an open end if they are NULL.
-        let mut open_keys: Vec<Expr> = vec![];
-        let mut constant_ranges: Vec<(Expr, Compared<Expr>)> = vec![];
-        let (mut probe_filter, mut build_filter) = (vec![], vec![]);
-        for conjunct in conjuncts(rest) {
-            check_repeats(&conjunct)?;
-            check_level(&conjunct, probe, build)?;
-            match side(&conjunct) {
-                Side::Probe => probe_filter.push(conjunct),
-                Side::Build if constants == Constants::Bound => {
-                    match compared_with(&conjunct, |bound| side(bound) == Side::Neither) {
-                        Some(range) => constant_ranges.push((conjunct, range)),
-                        None => build_filter.push(conjunct),
-                    }
-                }
-                Side::Build | Side::Neither => build_filter.push(conjunct),
-                Side::Both => {
-                    let sides = Sides {
-                        is_bound: &|e| side(e) == Side::Probe,
-                        is_key: &|e| side(e) == Side::Build,
-                        bounds: probe,
-                        keys: build,
-                    };
-                    // With a row in force before the range, the bound itself matters, not only which keys it includes.
-                    if constants == Constants::Filter {
-                        let stated = sides.ranges(&conjunct)?;
-                        if stated.iter().any(|range| range.open == Open::Key) {
-                            return reject(format!(
-                                "{} is about NULLs of the side that is searched",
-                                written(&conjunct)
-                            ));
-                        }
-                        if !stated.is_empty() && stated.iter().all(|range| range.open.is_exact()) {
-                            let is_open = |range: &&Range<Expr>| range.open == Open::Bound;
-                            let open = stated.iter().filter(is_open);
-                            open_keys.extend(open.map(|range| range.compared.0.clone()));
-                            ranges.extend(stated.into_iter().map(|range| range.compared));
-                            continue;
-                        }
-                    }
-                    let Some((key, op, bound)) = sides.operands(&conjunct) else {
-                        let text = written(&conjunct);
-                        return reject(match conjunct.as_binary() {
-                            None | Some((_, Operator::And | Operator::Or, _)) => {
-                                no_comparison(&text)
-                            }
-                            Some(_) => mixes_sides(&text),
-                        });
-                    };
-                    match (op, op.and_then(comparison)) {
-                        (Some(Operator::Eq), _) => pairs.push((bound.clone(), key.clone())),
-                        (Some(Operator::IsNotDistinctFrom), _) => {
-                            // DataFusion evaluates it only for rows whose other keys are equal.
-                            let cannot_fail =
-                                is_infallible(key, build)? && is_infallible(bound, probe)?;
-                            let keys = null_safe_keys((bound, probe), (key, build))?;
-                            let Some(keys) = keys.filter(|_| cannot_fail) else {
-                                return reject(no_comparison(&written(&conjunct)));
-                            };
-                            pairs.extend(keys);
-                        }
-                        (_, Some(comparison)) => {
-                            ranges.push((key.clone(), comparison, bound.clone()));
-                        }
-                        _ => return reject(no_comparison(&written(&conjunct))),
-                    }
-                }
-            }
-        }
-        for key in &open_keys {
-            let closed = ranges.iter().filter(|(other, ..)| other == key).count();
-            let open = open_keys.iter().filter(|other| *other == key).count();
-            if closed == open && key.nullable(build)? {
-                return reject(format!(
-                    "{} may be NULL in a range whose ends are all open",
-                    sql_text(key)
-                ));
-            }
-        }
-        for (ours, theirs) in &pairs {
-            check_repeats(ours)?;
-            check_repeats(theirs)?;
-            let (a, b) = (ours.get_type(probe)?, theirs.get_type(build)?);
-            if side(ours) != Side::Probe || side(theirs) != Side::Build {
-                return reject(format!(
-                    "{} = {} does not compare the two sides",
-                    sql_text(ours),
-                    sql_text(theirs)
-                ));
-            }
-            if a != b || !Groups::supports(&a) {
-                return reject(format!(
-                    "{} = {} compares a {a} and a {b}",
-                    sql_text(ours),
-                    sql_text(theirs)
-                ));
-            }
-        }
-        // With a row in force before the range, the bound itself matters, not only which keys it includes.
-        if constants == Constants::Filter {
-            for range in &mut ranges {
-                convert_bound(range, probe, build)?;
-            }
-        }
-        let first = ranges.first().map(|(key, ..)| key.clone());
-        for (conjunct, range) in constant_ranges {
-            match &first {
-                Some(key)
-                    if without_lossless_casts(&range.0, build)?
-                        == without_lossless_casts(key, build)? =>
-                {
-                    ranges.push(range);
-                }
-                _ => build_filter.push(conjunct),
-            }
-        }
-        let (key, mut bounds) = match default_key {
-            Some(key) if ranges.is_empty() => {
-                if let Some(filter) = probe_filter.first() {
-                    return reject(format!(
-                        "{} is about the outer query only",
-                        sql_text(filter)
-                    ));
-                }
-                (key.clone(), vec![])
-            }
-            _ => one_key(ranges, probe, build)?,
+        let mut sorted = Conjuncts {
+            probe,
+            build,
+            constants,
+            on,
+            ranges: vec![],
+            open_keys: vec![],
+            constant_ranges: vec![],
+            probe_filter: vec![],
+            build_filter: vec![],
         };
-        drop_implied(&mut bounds);
-        let key_type = key.get_type(build)?;
-        if !is_ordered(&key_type) {
-            return reject(format!("the range key {} is a {key_type}", sql_text(&key)));
+        for conjunct in conjuncts(rest) {
+            sorted.add(conjunct)?;
         }
-        for (_, bound) in &bounds {
-            let bound_type = bound.get_type(probe)?;
-            if value_type(&bound_type) != value_type(&key_type) {
-                return reject(format!(
-                    "the range key {} is a {key_type} and its bound {} a {bound_type}",
-                    sql_text(&key),
-                    sql_text(bound)
-                ));
-            }
-        }
+        sorted.check_open_keys()?;
+        sorted.check_equality_keys()?;
+        let (key, mut bounds) = sorted.key_and_bounds(default_key)?;
+        let Conjuncts {
+            on,
+            probe_filter,
+            build_filter,
+            ..
+        } = sorted;
         let filters_probe = !probe_filter.is_empty();
         let mut fallible_filter = None;
         for filter in &probe_filter {
@@ -256,7 +126,7 @@ impl Condition {
             *bound = when(filter, bound.clone()).end()?;
         }
         Ok(Self {
-            on: pairs,
+            on,
             key,
             bounds,
             build_filter,
@@ -289,12 +159,12 @@ impl Condition {
         Ok(())
     }
 
-    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that take all
-    /// these branches. Other rows get NULL and match nothing.
-    pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that are
+    /// `matched`. Other rows get NULL and match nothing.
+    pub(crate) fn guard(&mut self, matched: &Expr, probe: &DFSchema) -> Result<()> {
         let keys = self.on.iter_mut().map(|(ours, _)| ours);
         for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
-            guard(expr, branches, probe)?;
+            guard(expr, matched, probe)?;
         }
         Ok(())
     }
@@ -344,14 +214,202 @@ impl Condition {
     }
 }
 
-/// Guards an expression over the probe side if it may fail: for rows that don't take all these branches it is NULL.
-pub(crate) fn guard(expr: &mut Expr, branches: &[Branch], probe: &DFSchema) -> Result<()> {
-    if is_infallible(expr, probe)? {
-        return Ok(());
+/// The conjuncts of a condition by what they are about.
+struct Conjuncts<'a> {
+    probe: &'a DFSchema,
+    build: &'a DFSchema,
+    constants: Constants,
+    on: Vec<(Expr, Expr)>,
+    ranges: Vec<Compared<Expr>>,
+    /// The keys that are in a range with an open end if they are NULL.
+    open_keys: Vec<Expr>,
+    /// Comparisons with constants, where these may bound the range.
+    constant_ranges: Vec<(Expr, Compared<Expr>)>,
+    probe_filter: Vec<Expr>,
+    build_filter: Vec<Expr>,
+}
+
+impl Conjuncts<'_> {
+    fn add(&mut self, conjunct: Expr) -> Match<()> {
+        let (probe, build) = (self.probe, self.build);
+        check_repeats(&conjunct)?;
+        check_level(&conjunct, probe, build)?;
+        match side(&conjunct, probe, build) {
+            Side::Probe => self.probe_filter.push(conjunct),
+            Side::Build if self.constants == Constants::Bound => {
+                let is_constant = |bound: &Expr| side(bound, probe, build) == Side::Neither;
+                match compared_with(&conjunct, is_constant) {
+                    Some(range) => self.constant_ranges.push((conjunct, range)),
+                    None => self.build_filter.push(conjunct),
+                }
+            }
+            Side::Build | Side::Neither => self.build_filter.push(conjunct),
+            Side::Both => {
+                if !self.add_ranges(&conjunct)? {
+                    self.add_comparison(&conjunct)?;
+                }
+            }
+        }
+        Ok(())
     }
-    let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
-    for branch in branches.iter().rev() {
-        *expr = branch.guard(std::mem::take(expr), &null, probe)?;
+
+    /// Adds the ranges that a conjunct states in other words than `key < bound`, if it states exactly these.
+    fn add_ranges(&mut self, conjunct: &Expr) -> Match<bool> {
+        // With a row in force before the range, the bound itself matters, not only which keys it includes.
+        if self.constants == Constants::Bound {
+            return Ok(false);
+        }
+        let stated = sides_of(self.probe, self.build, |sides| sides.ranges(conjunct))?;
+        if stated.iter().any(|range| range.open == Open::Key) {
+            return reject(format!(
+                "{} is about NULLs of the side that is searched",
+                written(conjunct, self.probe, self.build)
+            ));
+        }
+        if stated.is_empty() || !stated.iter().all(|range| range.open.is_exact()) {
+            return Ok(false);
+        }
+        for Range { compared, open } in stated {
+            if open == Open::Bound {
+                self.open_keys.push(compared.0.clone());
+            }
+            self.ranges.push(compared);
+        }
+        Ok(true)
+    }
+
+    /// Adds the comparison of the two sides that a conjunct is.
+    fn add_comparison(&mut self, conjunct: &Expr) -> Match<()> {
+        let (probe, build) = (self.probe, self.build);
+        let text = || written(conjunct, probe, build);
+        let operands = sides_of(probe, build, |sides| sides.operands(conjunct));
+        let Some((key, op, bound)) = operands else {
+            return reject(match conjunct.as_binary() {
+                None | Some((_, Operator::And | Operator::Or, _)) => no_comparison(&text()),
+                Some(_) => mixes_sides(&text()),
+            });
+        };
+        match (op, op.and_then(comparison)) {
+            (Some(Operator::Eq), _) => self.on.push((bound.clone(), key.clone())),
+            (Some(Operator::IsNotDistinctFrom), _) => {
+                // DataFusion evaluates it only for rows whose other keys are equal.
+                let cannot_fail = is_infallible(key, build)? && is_infallible(bound, probe)?;
+                let keys = null_safe_keys((bound, probe), (key, build))?;
+                let Some(keys) = keys.filter(|_| cannot_fail) else {
+                    return reject(no_comparison(&text()));
+                };
+                self.on.extend(keys);
+            }
+            (_, Some(comparison)) => {
+                self.ranges.push((key.clone(), comparison, bound.clone()));
+            }
+            _ => return reject(no_comparison(&text())),
+        }
+        Ok(())
+    }
+
+    fn check_open_keys(&self) -> Match<()> {
+        for key in &self.open_keys {
+            let ends = self
+                .ranges
+                .iter()
+                .filter(|(other, ..)| other == key)
+                .count();
+            let open = self.open_keys.iter().filter(|other| *other == key).count();
+            if ends == open && key.nullable(self.build)? {
+                return reject(format!(
+                    "{} may be NULL in a range whose ends are all open",
+                    sql_text(key)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_equality_keys(&self) -> Match<()> {
+        let (probe, build) = (self.probe, self.build);
+        for (ours, theirs) in &self.on {
+            check_repeats(ours)?;
+            check_repeats(theirs)?;
+            let (a, b) = (ours.get_type(probe)?, theirs.get_type(build)?);
+            let sides = [ours, theirs].map(|key| side(key, probe, build));
+            if sides != [Side::Probe, Side::Build] {
+                return reject(format!(
+                    "{} = {} does not compare the two sides",
+                    sql_text(ours),
+                    sql_text(theirs)
+                ));
+            }
+            if a != b || !Groups::supports(&a) {
+                return reject(format!(
+                    "{} = {} compares a {a} and a {b}",
+                    sql_text(ours),
+                    sql_text(theirs)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The one key of all ranges and its bounds, or `default_key` without any. Comparisons of other keys with constants
+    /// become filters of the build side.
+    fn key_and_bounds(
+        &mut self,
+        default_key: Option<&Expr>,
+    ) -> Match<(Expr, Vec<(Comparison, Expr)>)> {
+        let (probe, build) = (self.probe, self.build);
+        let mut ranges = std::mem::take(&mut self.ranges);
+        // As above: with a row in force before the range the bound itself matters.
+        if self.constants == Constants::Filter {
+            for range in &mut ranges {
+                convert_bound(range, probe, build)?;
+            }
+        }
+        let first = ranges.first().map(|(key, ..)| key.clone());
+        for (conjunct, range) in std::mem::take(&mut self.constant_ranges) {
+            let is_same = |key| -> Result<bool> {
+                Ok(without_lossless_casts(&range.0, build)? == without_lossless_casts(key, build)?)
+            };
+            match &first {
+                Some(key) if is_same(key)? => ranges.push(range),
+                _ => self.build_filter.push(conjunct),
+            }
+        }
+        let (key, mut bounds) = match default_key {
+            Some(key) if ranges.is_empty() => {
+                if let Some(filter) = self.probe_filter.first() {
+                    return reject(format!(
+                        "{} is about the outer query only",
+                        sql_text(filter)
+                    ));
+                }
+                (key.clone(), vec![])
+            }
+            _ => one_key(ranges, probe, build)?,
+        };
+        drop_implied(&mut bounds);
+        let key_type = key.get_type(build)?;
+        if !is_ordered(&key_type) {
+            return reject(format!("the range key {} is a {key_type}", sql_text(&key)));
+        }
+        for (_, bound) in &bounds {
+            let bound_type = bound.get_type(probe)?;
+            if value_type(&bound_type) != value_type(&key_type) {
+                return reject(format!(
+                    "the range key {} is a {key_type} and its bound {} a {bound_type}",
+                    sql_text(&key),
+                    sql_text(bound)
+                ));
+            }
+        }
+        Ok((key, bounds))
+    }
+}
+
+/// Guards an expression over the probe side if it may fail: for rows that are not `matched` it is NULL.
+pub(crate) fn guard(expr: &mut Expr, matched: &Expr, probe: &DFSchema) -> Result<()> {
+    if !is_infallible(expr, probe)? {
+        *expr = when(matched.clone(), std::mem::take(expr)).end()?;
     }
     Ok(())
 }
@@ -470,8 +528,8 @@ pub(crate) fn sides_of<T>(
     call: impl FnOnce(&Sides<'_, Expr>) -> T,
 ) -> T {
     call(&Sides {
-        is_bound: &|e| is_of(e, probe),
-        is_key: &|e| is_of(e, build),
+        is_bound: &|e| side(e, probe, build) == Side::Probe,
+        is_key: &|e| side(e, probe, build) == Side::Build,
         bounds: probe,
         keys: build,
     })

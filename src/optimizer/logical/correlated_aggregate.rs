@@ -1,5 +1,5 @@
 //! A subquery without GROUP BY that aggregates the rows whose key is between bounds of the outer query.
-//! `scalar_subquery`, `lateral` and `table_function` share it.
+//! `lateral` and `table_function` share it.
 //!
 //! ```text
 //!   subquery                                                     match
@@ -13,29 +13,28 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast, lit};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::{from_outer, is_correlated};
 
 use crate::common::sql_text::{clause, sql_text};
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
-use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::condition::{Operand, Sides, comparison};
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
-use crate::optimizer::logical::common::conditional::Branch;
-use crate::optimizer::logical::common::names::{is_unused_name, unused_name};
-use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_columns};
+use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plans::{
-    below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
+    below_projection, below_projections, columns_of, filtered, projected, replaced,
 };
 use crate::optimizer::logical::condition_parts::{
     Constants, conjuncts, equal_ends, guard, sides_of,
 };
-use crate::optimizer::logical::narrowed_ranges::{NarrowedRanges, where_matched};
+use crate::optimizer::logical::narrowed_ranges::NarrowedRanges;
 use crate::optimizer::logical::open_ends::compared_by_keys;
 use crate::optimizer::logical::order_by::order_zeros;
+use crate::optimizer::logical::shared_join;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, reject};
 
@@ -64,14 +63,13 @@ struct AggregatedRows<'a> {
 }
 
 impl CorrelatedAggregate {
-    /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only.
+    /// Matches the plan of a subquery that is evaluated for rows of `probe`.
     pub(crate) fn try_match(
         subquery: &LogicalPlan,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        Self::try_match_with(subquery, Constants::Filter, probe, branches, config)
+        Self::try_match_with(subquery, Constants::Filter, probe, config)
     }
 
     /// As [`Self::try_match`], with a choice of what comparisons with constants mean.
@@ -79,7 +77,6 @@ impl CorrelatedAggregate {
         subquery: &LogicalPlan,
         constants: Constants,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
         let mut values = columns_of(subquery.schema());
@@ -126,11 +123,11 @@ impl CorrelatedAggregate {
             // The row in force at the start of a range is one of the rows of any aggregate.
             Constants::Bound => None,
         };
-        let in_ranges = ranges.map(|ranges| rows.join_in_ranges(ranges, probe, branches));
+        let in_ranges = ranges.map(|ranges| rows.join_in_ranges(ranges, probe));
         let (joins, row_values) = match in_ranges {
             Some(Ok(found)) => found,
             Some(Err(_)) | None => {
-                let (join, row_values) = rows.join(&[], &calls, probe, branches)?;
+                let (join, row_values) = rows.join(&[], &calls, None, probe)?;
                 (vec![join], row_values)
             }
         };
@@ -162,49 +159,6 @@ impl CorrelatedAggregate {
         })
     }
 
-    /// The range joins, the lowest first.
-    pub(crate) fn into_joins(mut self) -> Vec<Self> {
-        let mut joins = std::mem::take(&mut self.narrowed);
-        joins.insert(0, self);
-        joins
-    }
-
-    /// Merges the aggregates of `other` into this join if both aggregate the same rows, on the same engines: only the
-    /// CPU counts rows that cross a threshold. Returns `other` if they do not.
-    pub(crate) fn absorb(&mut self, other: Self) -> Option<Self> {
-        let same = self.spec.on == other.spec.on
-            && self.spec.key == other.spec.key
-            && self.spec.bounds == other.spec.bounds
-            && self.spec.prevailing == other.spec.prevailing
-            && self.spec.counts_crossings() == other.spec.counts_crossings()
-            && other
-                .spec
-                .thresholds
-                .iter()
-                .all(|limit| self.may_add(limit))
-            && is_same_plan(&self.build, &other.build);
-        if !same {
-            return Some(other);
-        }
-        let before = self.spec.thresholds.len();
-        self.spec.thresholds.extend(other.spec.thresholds);
-        let aggregates = other.spec.aggregates.into_iter().map(|mut aggregate| {
-            if let Some(threshold) = aggregate.function.threshold_mut() {
-                *threshold += before;
-            }
-            aggregate
-        });
-        self.spec.aggregates.extend(aggregates);
-        None
-    }
-
-    /// Whether a threshold of another join can be one of this join. One that is guarded by a condition may read a
-    /// column that is added above this join.
-    fn may_add(&self, limit: &Expr) -> bool {
-        let mut columns = limit.column_refs().into_iter();
-        self.spec.thresholds.contains(limit) || columns.all(|column| !is_unused_name(&column.name))
-    }
-
     /// Includes the row in force at the start of a range. The join must have exactly one lower bound.
     pub(crate) fn include_prevailing(&mut self) {
         self.spec.prevailing = true;
@@ -212,24 +166,23 @@ impl CorrelatedAggregate {
 
     /// Puts the range joins above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
-        self.into_joins()
-            .into_iter()
-            .try_fold(probe, |probe, join| {
-                let join = RangeJoin::try_new(probe, join.build, join.spec)?;
-                Ok(extension(join))
-            })
+        let first = shared_join::joined(probe, &self.build, self.spec)?;
+        let mut narrowed = self.narrowed.into_iter();
+        narrowed.try_fold(first, |probe, join| {
+            shared_join::joined(probe, &join.build, join.spec)
+        })
     }
 }
 
 impl AggregatedRows<'_> {
     /// The range join that aggregates the rows which meet further conditions, without values, and the values of the
-    /// aggregates for one row of `probe`.
+    /// aggregates for one row of `probe`. What may fail is evaluated only for rows that are `matched`.
     fn join(
         &self,
         narrowing: &[Expr],
         calls: &[AggregateFunction],
+        matched: Option<&Expr>,
         probe: &DFSchema,
-        branches: &[Branch],
     ) -> Match<(CorrelatedAggregate, Vec<Expr>)> {
         let Self {
             build,
@@ -252,7 +205,6 @@ impl AggregatedRows<'_> {
         let (mut condition, counted) =
             match_condition(&[], conditions, meaning, probe, build.schema())?;
         threshold = threshold.or(counted);
-        condition.guard(branches, probe)?;
         if finds_extremes {
             order_zeros(&mut condition, build)?;
         }
@@ -270,8 +222,11 @@ impl AggregatedRows<'_> {
             });
         }
         let (aggregates, mut thresholds) = (decomposition.aggregates, decomposition.thresholds);
-        for limit in &mut thresholds {
-            guard(limit, branches, probe)?;
+        if let Some(matched) = matched {
+            condition.guard(matched, probe)?;
+            for limit in &mut thresholds {
+                guard(limit, matched, probe)?;
+            }
         }
         let build = condition.filter_build(build.clone())?;
         let spec = condition.into_spec(Unmatched::Keep, thresholds, aggregates, probe.metadata());
@@ -290,13 +245,12 @@ impl AggregatedRows<'_> {
         &self,
         mut ranges: NarrowedRanges,
         probe: &DFSchema,
-        branches: &[Branch],
     ) -> Match<(Vec<CorrelatedAggregate>, Vec<Expr>)> {
         let may_fail = ranges.narrowed.iter().any(|range| range.may_fail);
         let row_count = may_fail.then(|| ranges.row_count());
         let (mut joins, mut all) = (vec![], vec![]);
         if !ranges.all.is_empty() {
-            let (join, row_values) = self.join(&[], &ranges.all, probe, branches)?;
+            let (join, row_values) = self.join(&[], &ranges.all, None, probe)?;
             joins.push(join);
             all = row_values;
         }
@@ -306,11 +260,10 @@ impl AggregatedRows<'_> {
             let (conditions, calls) = (&range.conditions, &range.calls);
             let (join, row_values) = match row_count.filter(|_| range.may_fail) {
                 Some(row_count) => {
-                    let mut branches = branches.to_vec();
-                    branches.push(where_matched(all[row_count].clone()));
-                    self.join(conditions, calls, &above_all, &branches)?
+                    let matched = all[row_count].clone().gt(lit(0_i64));
+                    self.join(conditions, calls, Some(&matched), &above_all)?
                 }
-                None => self.join(conditions, calls, probe, branches)?,
+                None => self.join(conditions, calls, None, probe)?,
             };
             joins.push(join);
             narrowed.push(row_values);
@@ -416,7 +369,7 @@ impl Filtered {
                 plan = &filter.input;
                 continue;
             }
-            if !has_outer_columns(plan)? {
+            if !is_correlated(plan)? {
                 break;
             }
             let all = exprs.iter_mut().chain(&mut conditions).chain(&mut inner);

@@ -17,11 +17,11 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit,
 
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::AggregateKind;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate, extreme_of,
     is_row_count,
 };
-use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::rejection::{Match, reject};

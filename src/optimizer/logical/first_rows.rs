@@ -51,17 +51,19 @@ use datafusion::logical_expr::{
     WindowFunctionDefinition, binary_expr,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::{is_correlated, named};
 
 use crate::common::sql_text::{clause, sql_text};
 use crate::optimizer::condition::key_and_bound;
 use crate::optimizer::logical::common::constant::constant;
-use crate::optimizer::logical::common::outer_columns::{has_outer_columns, to_outer};
+use crate::optimizer::logical::common::outer_columns::to_outer;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
-    below_projection, below_projections, columns_of, filtered, projected, renamed,
+    below_projection, below_projections, columns_of, filtered, projected,
 };
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::lateral::Lateral;
+use crate::optimizer::logical::nearest_rows::without_casts;
 use crate::optimizer::logical::tied_rows::{is_searched, limited, with_ties};
 use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, or_log, reject};
@@ -155,15 +157,6 @@ fn greatest(condition: &Expr) -> Option<(Expr, usize)> {
     // Without a row that passes, there is nothing to find.
     let rows = usize::try_from(greatest).ok().filter(|rows| *rows > 0);
     rows.map(|rows| (key.clone(), rows))
-}
-
-/// The expression below casts and aliases.
-fn without_casts(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Cast(cast) => without_casts(&cast.expr),
-        Expr::Alias(alias) => without_casts(&alias.expr),
-        other => other,
-    }
 }
 
 /// A call that numbers the rows of a group.
@@ -296,7 +289,7 @@ impl Groups {
             _ if self.conditions.is_empty() => JoinType::Left,
             _ => return reject("it has a condition on the rows of an outer join"),
         };
-        if has_outer_columns(build)? {
+        if is_correlated(build)? {
             return reject("it refers to an outer query");
         }
         let equality = match join.null_equality {
@@ -349,6 +342,6 @@ impl Groups {
         } else {
             columns.splice(0..0, values);
         }
-        Ok(projected(joined, renamed(columns, &join.schema))?)
+        Ok(projected(joined, named(columns, &join.schema))?)
     }
 }

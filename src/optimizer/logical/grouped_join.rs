@@ -32,6 +32,7 @@ use datafusion::logical_expr::{
     Aggregate, AggregateUDF, Expr, ExprSchemable, Join, LogicalPlan, lit,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::is_correlated;
 
 use crate::common::sql_text::sql_text;
 use crate::expr::total_order::TotalOrderUdaf;
@@ -41,7 +42,6 @@ use crate::optimizer::cost::decision::is_sort_wasteful;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, counts_rows, extreme_of,
 };
-use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
@@ -145,7 +145,7 @@ impl GroupedJoin<'_> {
     fn try_match(&self) -> Match<LogicalPlan> {
         let join = self.join;
         let (left, right) = (&join.left, &join.right);
-        if has_outer_columns(left)? || has_outer_columns(right)? {
+        if is_correlated(left)? || is_correlated(right)? {
             // DataFusion decorrelates this later, which it could not do through a range join.
             return reject("one of its sides needs an outer query");
         }

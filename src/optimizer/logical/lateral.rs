@@ -1,4 +1,5 @@
-//! A lateral join with an aggregate over a range, or with the first rows of a range by ORDER BY.
+//! A lateral join with an aggregate over a range, or with the first rows of a range by ORDER BY. A correlated scalar
+//! subquery is one by then (`datafusion_dependent_join`).
 //!
 //! ```text
 //!   SELECT q.id, x.low, x.high
@@ -25,6 +26,7 @@ use datafusion::common::{Column, DFSchema, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery, lit};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
+use datafusion_dependent_join::named;
 
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
@@ -32,9 +34,8 @@ use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
-use crate::optimizer::logical::common::plans::{
-    columns_of, extension, filtered, projected, renamed,
-};
+use crate::optimizer::logical::common::plans::{columns_of, extension, filtered, projected};
+use crate::optimizer::logical::compared_side::above_side;
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
@@ -42,7 +43,8 @@ use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
-    /// nearest rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion decorrelates subqueries.
+    /// nearest rows, and puts a range join where DataFusion has a join by its result. Does nothing if `rmq.rewrite` is
+    /// false. It must run before DataFusion decorrelates subqueries.
     LateralToRangeJoin,
     "rmq_lateral_to_range_join",
     replace
@@ -54,11 +56,13 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
         let is_done = all_columns(kept).is_some() || kept.get_parameter_names()?.is_empty();
         return Ok(is_done.then(|| kept.clone()));
     }
-    let LogicalPlan::Join(join) = plan else {
-        return Ok(None);
-    };
-    let Some(subquery) = lateral(&join.right) else {
-        return Ok(None);
+    let (join, subquery) = match plan {
+        LogicalPlan::Filter(filter) => return above_side(filter),
+        LogicalPlan::Join(join) => match lateral(&join.right) {
+            Some(subquery) => (join, subquery),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
     };
     match or_log(try_match(join, subquery, config), "a lateral join") {
         Some(found) => Ok(Some(found)),
@@ -101,7 +105,7 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
     let lateral = Lateral::try_match(&join.left, &subquery.subquery, join.join_type, config)?;
     let left = columns_of(join.left.schema()).into_iter();
     let columns = left.chain(lateral.values).collect();
-    let plan = projected(lateral.joined, renamed(columns, &join.schema))?;
+    let plan = projected(lateral.joined, named(columns, &join.schema))?;
     Ok(match condition {
         Some(condition) => filtered(plan, condition.clone())?,
         None => plan,
@@ -123,7 +127,7 @@ impl Lateral {
         join_type: JoinType,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        match match_subquery(subquery, probe.schema(), &[], config) {
+        match match_subquery(subquery, probe.schema(), config) {
             Ok(found) => Self::of_aggregates(found, probe, join_type, config),
             Err(_) if NearestRow::of(subquery).is_some() => {
                 Self::of_rows(probe, subquery, join_type, config)
@@ -161,12 +165,21 @@ impl Lateral {
             JoinType::Left => Unmatched::Keep,
             _ => Unmatched::Drop,
         };
-        let mut found =
-            CorrelatedRows::try_match(subquery, unmatched, probe.schema(), &[], config)?;
+        let mut found = CorrelatedRows::try_match(subquery, unmatched, probe.schema(), config)?;
         let values = std::mem::take(&mut found.values);
         let joined = found.above(probe.clone())?;
         Ok(Self { joined, values })
     }
+}
+
+/// Whether a subquery that is evaluated for rows with these columns becomes a range join.
+pub(crate) fn is_range_join(
+    subquery: &LogicalPlan,
+    outer: &DFSchema,
+    config: &dyn OptimizerConfig,
+) -> bool {
+    match_subquery(subquery, outer, config).is_ok()
+        || CorrelatedRows::try_match(subquery, Unmatched::Keep, outer, config).is_ok()
 }
 
 /// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which

@@ -10,7 +10,7 @@
 //!        ELSE TRUE END
 //! ```
 //!
-//! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides
+//! The counts become lateral joins, and range joins (`lateral`). Where the subquery has another condition on both sides
 //! besides equalities and one range, it is left to `datafusion_dependent_join`. In a WHERE, EXISTS and IN as conjuncts
 //! or operands of OR are joins, which are range joins, too: there a NULL counts as FALSE.
 
@@ -32,7 +32,7 @@ plain_sql_rule!(
     /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
     /// nothing if `rmq.rewrite` is false.
     ///
-    /// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
+    /// It must run before subqueries become lateral joins.
     ExistsToCounts,
     "rmq_exists_to_counts",
     replace

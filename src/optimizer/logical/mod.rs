@@ -1,13 +1,13 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
-//! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `memberships` rewrites EXISTS and IN to subqueries that count, and `first_rows` makes nearest
-//! rows of `row_number()` and DISTINCT ON, and rows with the last key of `rank()`. `nested_subquery` puts subqueries
-//! of subqueries where the other rules find them. Subqueries that are no range join are left to
-//! `datafusion_dependent_join`. `order_by_distance` keeps distances in ORDER BY from overflowing. `unused_aggregates`
-//! drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences` compares
-//! durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas` tells of
-//! the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL, and
-//! `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
+//! `RangeJoin`, one SQL shape a file: `grouped_join`, `lateral`, which scalar subqueries have become, and
+//! `table_function` for `range_join(…)`. `memberships` rewrites EXISTS and IN to subqueries that count, and
+//! `first_rows` makes nearest rows of `row_number()` and DISTINCT ON, and rows with the last key of `rank()`.
+//! `nested_subquery` puts subqueries of subqueries where the other rules find them. Subqueries that are no range join
+//! are left to `datafusion_dependent_join`. `order_by_distance` keeps distances in ORDER BY from overflowing.
+//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences`
+//! compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas`
+//! tells of the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL,
+//! and `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
@@ -16,6 +16,7 @@
 //!   `optimizer::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
 //!   range key; `order_by`: range keys of several expressions
 //! - `subquery_rows`: the rows of EXISTS and IN
+//! - `shared_join`: several range joins as one; `compared_side`: a range join below an inner join
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `crossing_aggregates`, `aggregate_argument`,
@@ -29,6 +30,7 @@ pub(crate) mod anti_left_join;
 pub(crate) mod arg_extreme;
 pub(crate) mod average;
 pub(crate) mod common;
+pub(crate) mod compared_side;
 pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod crossing_aggregates;
@@ -58,7 +60,7 @@ pub(crate) mod range_call;
 pub(crate) mod range_key;
 pub(crate) mod range_union;
 pub(crate) mod renewed_schemas;
-pub(crate) mod scalar_subquery;
+pub(crate) mod shared_join;
 pub(crate) mod subquery_rows;
 pub(crate) mod table_function;
 pub(crate) mod threshold;

@@ -26,8 +26,7 @@ use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, conjunction};
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, lit, when};
 
 use crate::optimizer::condition::Compared;
-use crate::optimizer::logical::common::conditional::Branch;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::skips_nulls::skips_nulls;
 use crate::optimizer::logical::condition_parts::{
     Constants, check_repeats, conjuncts, is_of, sides_of,
@@ -284,13 +283,6 @@ impl NarrowedRanges {
         });
         values.collect()
     }
-}
-
-/// The branch of rows of the probe side that have a match, of which there are `rows`.
-pub(crate) fn where_matched(rows: Expr) -> Branch {
-    let null = Box::new(lit(ScalarValue::Null));
-    let case = Case::new(None, vec![(Box::new(rows.gt(lit(0_i64))), null)], None);
-    Branch::of_case(case, Some(0))
 }
 
 /// The index of an aggregate among these, to which it is added if it is missing.

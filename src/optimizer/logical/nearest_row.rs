@@ -21,14 +21,13 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, Limit, LogicalPlan, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::from_outer;
 
 use crate::common::sql_text::sql_text;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
-use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::constant::constant;
 use crate::optimizer::logical::common::names::unused_name;
-use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{below_projections, columns_of};
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::{
@@ -40,17 +39,15 @@ use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::lossless_casts::{widens, without_lossless_casts};
 use crate::optimizer::rejection::{Match, Rejection, reject};
 
-/// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the
-/// first row of a range.
+/// Matches the plan of a subquery that is evaluated for rows of `probe`: an aggregate, or the first row of a range.
 pub(crate) fn match_subquery(
     subquery: &LogicalPlan,
     probe: &DFSchema,
-    branches: &[Branch],
     config: &dyn OptimizerConfig,
 ) -> Match<CorrelatedAggregate> {
     match NearestRow::of(subquery) {
-        Some(nearest) => nearest.try_match(probe, branches, config),
-        None => CorrelatedAggregate::try_match(subquery, probe, branches, config),
+        Some(nearest) => nearest.try_match(probe, config),
+        None => CorrelatedAggregate::try_match(subquery, probe, config),
     }
 }
 
@@ -212,7 +209,6 @@ impl<'a> NearestRow<'a> {
     fn try_match(
         &self,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<CorrelatedAggregate> {
         let is_empty = self.check_limit()?;
@@ -228,10 +224,7 @@ impl<'a> NearestRow<'a> {
             return reject("it is ordered by a distance");
         }
         let key = without_lossless_casts(&order.expr, build.schema())?;
-        let mut threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
-        if let Some(threshold) = &mut threshold {
-            threshold.guard(branches, probe)?;
-        }
+        let threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
         let mut condition = Condition::try_match_with_key(
             vec![],
             conditions,
@@ -246,7 +239,6 @@ impl<'a> NearestRow<'a> {
         if order_by_all(&mut condition, &order, &then_by, &build)? {
             order.expr = condition.key.clone();
         }
-        condition.guard(branches, probe)?;
         if is_empty {
             condition.add_build_filter(lit(false));
         }

@@ -22,10 +22,9 @@
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, binary_expr, cast, lit, when,
+    Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, cast, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -33,13 +32,12 @@ use crate::common::sql_text::sql_text;
 use crate::expr::order_key::OrderBoundUdf;
 use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
-use crate::optimizer::condition::{Open, Range, convert_bound, operator};
-use crate::optimizer::logical::common::conditional::Branch;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::condition::{Open, Range};
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::condition_parts::{
-    Condition, Constants, check_repeats, compared_with, conjuncts, is_of, sides_of, split_between,
+    Condition, Constants, check_repeats, conjuncts, is_of, sides_of, split_between,
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::distance::KeyDistance;
@@ -61,13 +59,12 @@ pub(crate) struct CorrelatedRows {
 }
 
 impl CorrelatedRows {
-    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`, in these branches only. A probe
-    /// row without a row of the subquery is kept with NULLs, or dropped.
+    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`. A probe row without a row of
+    /// the subquery is kept with NULLs, or dropped.
     pub(crate) fn try_match(
         subquery: &LogicalPlan,
         unmatched: Unmatched,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
         let Some(nearest) = NearestRow::of(subquery) else {
@@ -94,10 +91,6 @@ impl CorrelatedRows {
             probe_filter,
             is_in_order,
         } = match_in_order(&conditions, order_by, probe, &build)?;
-        condition.guard(branches, probe)?;
-        if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
-            check_branches(residual, &probe.join(build.schema())?)?;
-        }
         let mut by_distance = None;
         let order_by = if let Some(mut distance) = distance {
             // The point of a row that meets no condition is not evaluated.
@@ -112,10 +105,6 @@ impl CorrelatedRows {
             }
             check_order(&then_by, build.schema())?;
             let distance = distance_from(&distance, &mut condition, &then_by, probe, &build)?;
-            if !branches.is_empty() {
-                check_branches(&distance.by, &probe.join(build.schema())?)?;
-                check_branches(&distance.point, probe)?;
-            }
             by_distance = Some(distance);
             then_by
         } else if is_in_order {
@@ -165,16 +154,6 @@ impl CorrelatedRows {
         })
     }
 
-    /// Whether a probe row has at most one row.
-    pub(crate) fn is_single(&self) -> bool {
-        self.condition.limit.fetch.is_some_and(|rows| rows <= 1)
-    }
-
-    /// The columns that the join adds to those of the probe side.
-    pub(crate) fn columns(&self) -> &DFSchema {
-        self.build.schema()
-    }
-
     /// Puts the join above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
         let join = NearestRows::try_new(probe, self.build, self.condition)?;
@@ -214,17 +193,6 @@ fn distance_from(
         by: distance.by.clone(),
         grows: distance.grows(then_by.is_empty(), schema)?,
     })
-}
-
-/// Rejects what may fail, where it would be evaluated for rows that take another branch.
-pub(crate) fn check_branches(expr: &Expr, schema: &DFSchema) -> Match<()> {
-    if is_infallible(expr, schema)? {
-        return Ok(());
-    }
-    reject(format!(
-        "{} may end in an error in another branch",
-        sql_text(expr)
-    ))
 }
 
 /// The conditions of a subquery.
@@ -320,8 +288,10 @@ fn match_condition(
         let parts = ranges
             .filter(|conjunct| !wider.contains(conjunct))
             .chain(others)
-            .cloned()
-            .map(|conjunct| exact(conjunct, probe, build));
+            .map(|conjunct| {
+                let found = sides_of(probe, build, |sides| sides.without_casts(conjunct))?;
+                Ok(found.unwrap_or_else(|| conjunct.clone()))
+            });
         Ok(conjunction(parts.collect::<Result<Vec<_>>>()?))
     };
     // First what ORDER BY sorts by, then the others as they come; but those with two ends before all others.
@@ -473,61 +443,37 @@ fn range_of(
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Result<Option<(Expr, Comparison)>> {
-    let compared = compared_with(conjunct, |bound| is_of(bound, probe));
-    if let Some((key, comparison, _)) = compared.filter(|(key, ..)| is_of(key, build)) {
-        return Ok(Some((key, comparison)));
-    }
-    let ranges = sides_of(probe, build, |sides| sides.ranges(conjunct))?;
-    let mut ranges = ranges.into_iter();
-    Ok(match (ranges.next(), ranges.next()) {
-        (Some(range), None) if range.open.is_exact() => Some((range.compared.0, range.compared.1)),
-        _ => None,
-    })
-}
-
-/// A condition on both sides without casts that may fail, if it is a comparison.
-fn exact(conjunct: Expr, probe: &DFSchema, build: &DFSchema) -> Result<Expr> {
-    let range = compared_with(&conjunct, |bound| is_of(bound, probe));
-    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
-        return Ok(conjunct);
-    };
-    let is_converted = convert_bound(&mut range, probe, build)?;
-    Ok(if is_converted {
-        let (key, comparison, bound) = range;
-        binary_expr(key, operator(comparison), bound)
-    } else {
-        conjunct
+    sides_of(probe, build, |sides| {
+        if let Some((key, comparison, _)) = sides.stated(conjunct) {
+            return Ok(Some((key, comparison)));
+        }
+        let mut ranges = sides.ranges(conjunct)?.into_iter();
+        Ok(match (ranges.next(), ranges.next()) {
+            (Some(range), None) if range.open.is_exact() => {
+                Some((range.compared.0, range.compared.1))
+            }
+            _ => None,
+        })
     })
 }
 
 /// Whether a condition compares a column of each side for equality in a way that a range join can.
 fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
-    let Expr::BinaryExpr(BinaryExpr {
-        left,
-        op: op @ (Operator::Eq | Operator::IsNotDistinctFrom),
-        right,
-    }) = condition
+    let operands = sides_of(probe, build, |sides| sides.operands(condition));
+    let Some((theirs, Some(op @ (Operator::Eq | Operator::IsNotDistinctFrom)), ours)) = operands
     else {
         return Ok(false);
     };
-    let (ours, theirs) = if is_of(left, probe) {
-        (left, right)
-    } else {
-        (right, left)
-    };
-    if !is_of(ours, probe) || !is_of(theirs, build) {
-        return Ok(false);
-    }
     let data_type = ours.get_type(probe)?;
     let are_keys = data_type == theirs.get_type(build)? && Groups::supports(&data_type);
     // What may fail is a further condition, evaluated only for rows whose other keys are equal.
     let cannot_fail =
-        *op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
+        op == Operator::Eq || is_infallible(ours, probe)? && is_infallible(theirs, build)?;
     Ok(are_keys && cannot_fail)
 }
 
 /// The expression below all casts and aliases.
-fn without_casts(expr: &Expr) -> &Expr {
+pub(crate) fn without_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Cast(cast) => without_casts(&cast.expr),
         Expr::Alias(alias) => without_casts(&alias.expr),

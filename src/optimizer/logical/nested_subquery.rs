@@ -26,12 +26,11 @@ use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::{subquery_of, subquery_of_mut};
 
 use crate::expr::range_calls::is_volatile;
 use crate::optimizer::logical::common::names::{restore_columns, unused_name};
-use crate::optimizer::logical::common::outer_columns::{
-    admits_subqueries, has_expression, subquery_of, subquery_of_mut,
-};
+use crate::optimizer::logical::common::outer_columns::{admits_subqueries, has_expression};
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{
     filtered, map_expressions, replaced, with_columns, with_input,

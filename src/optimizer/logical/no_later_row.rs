@@ -20,12 +20,13 @@ use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, ExprSchemable, Filter, JoinType, LogicalPlan, Operator, Subquery,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::{from_outer, is_correlated};
 
 use crate::common::ordered_type::is_ordered;
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::common::excludes_null::excludes_null;
 use crate::optimizer::logical::common::outer_columns::{
-    add_outer_columns, from_outer, has_expression, has_outer_columns, scalar_subquery, to_outer,
+    add_outer_columns, has_expression, scalar_subquery, to_outer,
 };
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, replaced};
@@ -35,8 +36,7 @@ use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 plain_sql_rule!(
     /// Rewrites NOT EXISTS a later row to a comparison with the last key. Does nothing if `rmq.rewrite` is false.
     ///
-    /// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin),
-    /// which finds that key.
+    /// It must run before subqueries become lateral joins, of which that key's becomes a range join.
     LaterRowsToLastKeys,
     "rmq_later_rows_to_last_keys",
     replace
@@ -129,7 +129,7 @@ impl<'a> Joined<'a> {
             return Ok(None);
         };
         let table = rows.input.as_ref();
-        if has_outer_columns(table)? || !is_the_same_each_time(table)? {
+        if is_correlated(table)? || !is_the_same_each_time(table)? {
             return Ok(None);
         }
         for input in &self.inputs {
@@ -146,7 +146,7 @@ impl<'a> Joined<'a> {
                 };
                 let last = Aggregate::try_new(rows.into(), vec![], vec![extreme])?;
                 let last = LogicalPlan::Aggregate(last);
-                let is_found = CorrelatedAggregate::try_match(&last, outer, &[], config).is_ok();
+                let is_found = CorrelatedAggregate::try_match(&last, outer, config).is_ok();
                 return Ok(is_found.then(|| key.eq(scalar_subquery(last, outer_columns))));
             }
         }

@@ -15,6 +15,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
 use datafusion::optimizer::AnalyzerRule;
+use datafusion_dependent_join::has_some_row;
 
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
@@ -64,19 +65,7 @@ fn may_lack_row(expr: &Expr) -> bool {
         return false;
     };
     let fields = subquery.subquery.schema().fields();
-    fields.first().is_some_and(|field| !field.is_nullable()) && !has_one_row(&subquery.subquery)
-}
-
-/// Whether a plan has a row whatever is in the tables: an aggregate without GROUP BY, or a SELECT without FROM.
-fn has_one_row(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Projection(projection) => has_one_row(&projection.input),
-        LogicalPlan::SubqueryAlias(alias) => has_one_row(&alias.input),
-        LogicalPlan::Sort(sort) => has_one_row(&sort.input),
-        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
-        LogicalPlan::EmptyRelation(relation) => relation.produce_one_row,
-        _ => false,
-    }
+    fields.first().is_some_and(|field| !field.is_nullable()) && !has_some_row(&subquery.subquery)
 }
 
 fn make_nullable(expr: Expr) -> Result<Transformed<Expr>> {

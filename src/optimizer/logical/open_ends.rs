@@ -13,9 +13,9 @@
 //! integers is the same only where the difference can't wrap around.
 
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::{Expr, binary_expr};
+use datafusion::logical_expr::Expr;
 
-use crate::optimizer::condition::{Open, Range, Sides, conversion, operator};
+use crate::optimizer::condition::{Open, Operand, Range, Sides, conversion};
 use crate::optimizer::logical::condition_parts::{Constants, conjuncts, sides_of};
 use crate::optimizer::rejection::Match;
 
@@ -110,6 +110,5 @@ fn is_of_difference(range: &Range<Expr>) -> bool {
 
 /// The comparison of a range.
 pub(crate) fn as_comparison(range: Range<Expr>) -> Expr {
-    let (key, comparison, bound) = range.compared;
-    binary_expr(key, operator(comparison), bound)
+    Expr::comparing(range.compared)
 }

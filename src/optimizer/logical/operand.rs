@@ -5,24 +5,16 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Like};
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Operator, ScalarUDF, lit, when};
+use datafusion::logical_expr::{
+    Cast, Expr, ExprSchemable, Operator, ScalarUDF, TryCast, binary_expr, lit, when,
+};
 
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::condition::{Operand, OperandCast};
+use crate::optimizer::condition::{Compared, Operand, operator};
+use crate::optimizer::lossless_casts::is_number;
 
 impl Operand for Expr {
     type Schema = DFSchema;
-
-    fn as_cast(&self, schema: &DFSchema) -> Result<Option<OperandCast<Self>>> {
-        let Expr::Cast(Cast { expr, field }) = self else {
-            return Ok(None);
-        };
-        Ok(Some(OperandCast {
-            operand: expr.as_ref().clone(),
-            from: expr.get_type(schema)?,
-            to: field.data_type().clone(),
-        }))
-    }
 
     fn data_type(&self, schema: &DFSchema) -> Result<DataType> {
         self.get_type(schema)
@@ -82,6 +74,40 @@ impl Operand for Expr {
 
     fn is_column(&self) -> bool {
         matches!(self, Self::Column(_))
+    }
+
+    fn infallible_operands(&self, schema: &DFSchema) -> Result<Option<Vec<&Self>>> {
+        let is_constant = |e: &Self| matches!(e, Self::Literal(..));
+        Ok(match self {
+            Self::OuterReferenceColumn(..) => Some(vec![]),
+            Self::Alias(alias) => Some(vec![&alias.expr]),
+            Self::Not(e)
+            | Self::IsNull(e)
+            | Self::IsNotNull(e)
+            | Self::IsTrue(e)
+            | Self::IsFalse(e)
+            | Self::IsUnknown(e)
+            | Self::IsNotTrue(e)
+            | Self::IsNotFalse(e)
+            | Self::IsNotUnknown(e)
+            | Self::TryCast(TryCast { expr: e, .. }) => Some(vec![e]),
+            // Integers wrap around.
+            Self::Negative(e) => is_number(&e.get_type(schema)?).then(|| vec![e.as_ref()]),
+            Self::Between(between) => Some(vec![&between.expr, &between.low, &between.high]),
+            Self::InList(list) => list.list.iter().all(is_constant).then(|| vec![&*list.expr]),
+            Self::Like(like) => is_constant(&like.pattern).then(|| vec![&*like.expr]),
+            Self::Case(case) => {
+                let branches = case.when_then_expr.iter();
+                let branches = branches.flat_map(|(when, then)| [when, then]);
+                let parts = case.expr.iter().chain(branches).chain(&case.else_expr);
+                Some(parts.map(AsRef::as_ref).collect())
+            }
+            _ => None,
+        })
+    }
+
+    fn comparing((key, comparison, bound): Compared<Self>) -> Self {
+        binary_expr(key, operator(comparison), bound)
     }
 
     fn converted(

@@ -21,10 +21,11 @@ use std::sync::Arc;
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{Expr, LogicalPlan, Operator, Union, binary_expr};
+use datafusion_dependent_join::named;
 
 use crate::optimizer::alternatives::operands_of;
 use crate::optimizer::condition::{Sides, constant_offset, operator};
-use crate::optimizer::logical::common::plans::{columns_of, projected, renamed};
+use crate::optimizer::logical::common::plans::{columns_of, projected};
 use crate::optimizer::logical::condition_parts::{conjuncts, sides_of};
 use rmq_engine::Comparison;
 
@@ -166,6 +167,6 @@ pub(crate) fn union_of(mut plans: Vec<LogicalPlan>) -> Result<LogicalPlan> {
     let plans: Vec<_> = plans.into_iter().map(Arc::new).collect();
     let schema = Arc::clone(plans[0].schema());
     let union = LogicalPlan::Union(Union::try_new(plans)?);
-    let columns = renamed(columns_of(union.schema()), &schema);
+    let columns = named(columns_of(union.schema()), &schema);
     projected(union, columns)
 }

@@ -145,7 +145,7 @@ impl<'a> Rows<'a> {
         let counted = value.cloned().unwrap_or_else(|| lit(COUNT_STAR_EXPANSION));
         let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;
         let counts = LogicalPlan::Aggregate(aggregate);
-        CorrelatedAggregate::try_match(&counts, outer, &[], config)?;
+        CorrelatedAggregate::try_match(&counts, outer, config)?;
         Ok(scalar_subquery(counts, outer_columns))
     }
 
@@ -181,7 +181,7 @@ impl<'a> Rows<'a> {
                     continue;
                 };
                 let least = LogicalPlan::Aggregate(aggregate);
-                let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
+                let found = CorrelatedAggregate::try_match(&least, outer, config);
                 if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
                     let outer_columns = self.subquery.outer_ref_columns.clone();
                     return Some(scalar_subquery(least, outer_columns));

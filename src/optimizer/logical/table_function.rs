@@ -77,8 +77,7 @@ impl RangeJoinCall {
         let (subquery, constants, probe) =
             (self.subquery()?, self.constants(), self.probe.schema());
         self.check_names()?;
-        let mut found =
-            CorrelatedAggregate::try_match_with(&subquery, constants, probe, &[], config)?;
+        let mut found = CorrelatedAggregate::try_match_with(&subquery, constants, probe, config)?;
         if self.prevailing {
             found.include_prevailing();
         }

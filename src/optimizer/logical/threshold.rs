@@ -35,10 +35,9 @@ use datafusion::logical_expr::{Expr, ExprSchemable, when};
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::optimizer::condition::{Compared, convert_bound};
-use crate::optimizer::logical::common::conditional::Branch;
-use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::{
-    Condition, Constants, check_repeats, compared_with, conjuncts, guard, is_of,
+    Condition, Constants, check_repeats, conjuncts, is_of, sides_of,
 };
 use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::rejection::{Match, reject};
@@ -175,11 +174,6 @@ impl Threshold {
             sql_text(value)
         ))
     }
-
-    /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
-    pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
-        guard(&mut self.limit, branches, probe)
-    }
 }
 
 /// The comparison of a value of the build side with an expression over the probe side, if the conjunct is one: the
@@ -189,8 +183,7 @@ fn comparisons(
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Result<Option<(Expr, Compared<Expr>)>> {
-    let range = compared_with(conjunct, |bound| is_of(bound, probe));
-    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
+    let Some(mut range) = sides_of(probe, build, |sides| sides.stated(conjunct)) else {
         return Ok(None);
     };
     let value = range.0.clone();

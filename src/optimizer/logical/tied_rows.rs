@@ -10,13 +10,13 @@ use datafusion::logical_expr::{
     Aggregate, Expr, ExprSchemable, Join, Limit, LogicalPlan, Operator, Sort, SortExpr, lit,
 };
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::from_outer;
 
 use crate::common::sql_text::sql_text;
 use crate::expr::key_bound::integer_limits;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::optimizer::logical::common::excludes_null::excludes_null;
 use crate::optimizer::logical::common::names::{restore_columns, unused_name};
-use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
@@ -156,7 +156,7 @@ fn first_key(
     }
     let first = Aggregate::try_new(Arc::new(rows), vec![], vec![extreme])?;
     let first = LogicalPlan::Aggregate(first);
-    let mut found = CorrelatedAggregate::try_match(&first, probe.schema(), &[], config)?;
+    let mut found = CorrelatedAggregate::try_match(&first, probe.schema(), config)?;
     let Some(value) = std::mem::take(&mut found.values).into_iter().next() else {
         return reject("it has no first key");
     };

@@ -20,7 +20,7 @@ use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, LikeExpr, Literal,
 };
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
-use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
@@ -28,11 +28,8 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Range, Sides, convert_bound, operator, with_null_key,
-};
-use crate::optimizer::infallible_call::is_infallible_call;
-use crate::optimizer::lossless_casts::{has_room, is_number, keeps_values};
+use crate::optimizer::condition::{Compared, Open, Operand, Range, Sides, operator, with_null_key};
+use crate::optimizer::infallible::is_infallible;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -59,7 +56,10 @@ impl RangeCondition {
         build: &Schema,
     ) -> Result<Option<Self>> {
         let conjuncts = split_conjunction(filter.expression()).into_iter();
-        let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
+        let conjuncts = conjuncts.map(|conjunct| {
+            let found = sides_of(filter, |sides| sides.without_casts(conjunct))?;
+            Ok(found.unwrap_or_else(|| Arc::clone(conjunct)))
+        });
         let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
         let mut comparisons: Vec<KeyComparison> = vec![];
         for (i, conjunct) in conjuncts.iter().enumerate() {
@@ -303,7 +303,7 @@ impl KeyComparison {
         let key_type = key.data_type(build)?;
         Ok(Self {
             conjunct,
-            may_fail: !cannot_fail(&key, build)?,
+            may_fail: !is_infallible(&key, build)?,
             key,
             is_ranked: is_ranked(&key_type),
             key_type: value_type(&key_type),
@@ -401,31 +401,8 @@ pub(crate) fn compared_sides(
     sides_of(filter, |sides| sides.stated(conjunct))
 }
 
-/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time.
-fn without_casts(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
-    let schema = filter.schema();
-    if let Some(mut compared) = compared_sides(conjunct, filter)
-        && convert_bound(&mut compared, schema, schema)?
-    {
-        let (key, comparison, bound) = compared;
-        return Ok(Arc::new(BinaryExpr::new(key, operator(comparison), bound)));
-    }
-    Ok(Arc::clone(conjunct))
-}
-
 impl Operand for PhysicalExprRef {
     type Schema = Schema;
-
-    fn as_cast(&self, schema: &Schema) -> Result<Option<OperandCast<Self>>> {
-        let Some(cast) = self.downcast_ref::<CastExpr>() else {
-            return Ok(None);
-        };
-        Ok(Some(OperandCast {
-            operand: Arc::clone(cast.expr()),
-            from: cast.expr().data_type(schema)?,
-            to: cast.data_type(schema)?,
-        }))
-    }
 
     fn data_type(&self, schema: &Schema) -> Result<DataType> {
         self.as_ref().data_type(schema)
@@ -466,6 +443,16 @@ impl Operand for PhysicalExprRef {
 
     fn is_column(&self) -> bool {
         self.is::<Column>()
+    }
+
+    fn infallible_operands(&self, _schema: &Schema) -> Result<Option<Vec<&Self>>> {
+        let is_choice =
+            self.is::<CaseExpr>() || self.is::<IsNullExpr>() || self.is::<IsNotNullExpr>();
+        Ok(is_choice.then(|| self.children()))
+    }
+
+    fn comparing((key, comparison, bound): Compared<Self>) -> Self {
+        Arc::new(BinaryExpr::new(key, operator(comparison), bound))
     }
 
     fn converted(
@@ -539,40 +526,4 @@ pub(super) fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> R
     let columns: Vec<ColumnIndex> = of_filter.collect();
     let schema = Arc::new(filter.schema().project(&indices)?);
     Ok(JoinFilter::new(expression, columns, schema))
-}
-
-/// Whether an expression is known to have a value, or NULL, for every row.
-pub(super) fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
-    if expr.is::<Column>() || expr.is::<Literal>() {
-        return Ok(true);
-    }
-    if let Some(cast) = expr.downcast_ref::<CastExpr>() {
-        let from = cast.expr().data_type(schema)?;
-        let keeps = keeps_values(&from, &cast.data_type(schema)?);
-        return Ok(keeps && cannot_fail(cast.expr(), schema)?);
-    }
-    let is_known_call = match expr.as_call() {
-        Some((function, arguments)) => is_infallible_call(function, arguments, schema)?,
-        None => false,
-    };
-    let is_choice = expr.is::<CaseExpr>() || expr.is::<IsNullExpr>() || expr.is::<IsNotNullExpr>();
-    if is_choice || is_known_call {
-        for child in expr.children() {
-            if !cannot_fail(child, schema)? {
-                return Ok(false);
-            }
-        }
-        return Ok(true);
-    }
-    let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
-        return Ok(false);
-    };
-    // Integer arithmetic wraps around.
-    let op = *binary.op();
-    let left = binary.left().data_type(schema)?;
-    let right = binary.right().data_type(schema)?;
-    let is_sum = matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply)
-        && (is_number(&left) && is_number(&right) || has_room(op, &left, &right));
-    let is_known = is_sum || op == Operator::StringConcat;
-    Ok(is_known && cannot_fail(binary.left(), schema)? && cannot_fail(binary.right(), schema)?)
 }

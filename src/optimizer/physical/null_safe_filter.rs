@@ -11,8 +11,9 @@ use datafusion::physical_expr::utils::{conjunction_opt, split_conjunction};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
+use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::null_safe_keys::null_safe_keys;
-use crate::optimizer::physical::join_filter::{cannot_fail, over_side, sides_of, with_its_columns};
+use crate::optimizer::physical::join_filter::{over_side, sides_of, with_its_columns};
 
 /// A pair of equality keys, over the probe side and over the build side.
 pub(super) type Keys = (PhysicalExprRef, PhysicalExprRef);
@@ -33,8 +34,8 @@ pub(super) fn take_null_safe_keys(
             Some((ours, Some(Operator::IsNotDistinctFrom), theirs)) => {
                 let (ours, theirs) = (over_side(&ours, filter)?, over_side(&theirs, filter)?);
                 // They are evaluated for all rows, the filter for rows whose other keys are equal.
-                let is_safe = cannot_fail(&ours, probe)?
-                    && cannot_fail(&theirs, build)?
+                let is_safe = is_infallible(&ours, probe)?
+                    && is_infallible(&theirs, build)?
                     && !is_volatile(&ours)
                     && !is_volatile(&theirs);
                 let found = null_safe_keys((&ours, probe), (&theirs, build))?;

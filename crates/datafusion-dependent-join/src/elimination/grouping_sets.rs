@@ -6,8 +6,7 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::utils::powerset;
 use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, Projection, Union, lit};
 
-use crate::domain::columns;
-use crate::elimination::named;
+use crate::exprs::{columns, named};
 
 /// The rows of an aggregate with several groupings. None if it has one.
 pub(super) fn united(aggregate: &Aggregate) -> Result<Option<LogicalPlan>> {

@@ -7,8 +7,8 @@ use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, JoinConstraint, LogicalPlan};
 
-use crate::domain::columns;
 use crate::elimination::Elimination;
+use crate::exprs::columns;
 use crate::null_safe::all_same;
 use crate::outer::{Replacement, lateral};
 use crate::refusal::{Found, refuse};

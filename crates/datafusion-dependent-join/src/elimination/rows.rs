@@ -12,8 +12,8 @@ use datafusion::logical_expr::{
     Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window, cast, lit,
 };
 
-use crate::domain::columns;
 use crate::elimination::{Elimination, filtered};
+use crate::exprs::columns;
 use crate::refusal::{Found, refuse};
 
 impl Elimination<'_> {

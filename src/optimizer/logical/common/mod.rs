@@ -1,11 +1,10 @@
 //! What several rules share: their frame, parts of plans, expressions that are evaluated for some rows only, constants,
-//! expressions that cannot fail, conditions that exclude a NULL, aggregates that skip one, calls of range functions,
-//! columns of outer queries, and column names. Nothing here knows a rule.
+//! conditions that exclude a NULL, aggregates that skip one, calls of range functions, columns of outer queries, and
+//! column names. Nothing here knows a rule.
 
 pub(crate) mod conditional;
 pub(crate) mod constant;
 pub(crate) mod excludes_null;
-pub(crate) mod infallible;
 pub(crate) mod names;
 pub(crate) mod outer_columns;
 pub(crate) mod plain_sql_rule;

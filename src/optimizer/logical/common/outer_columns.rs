@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ExprSchema, Result, Spans};
-use datafusion::logical_expr::expr::{Exists, InSubquery};
+use datafusion::common::{DFSchema, ExprSchema, Result, Spans};
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
 
 /// Replaces columns of `outer` by references to columns of an outer query.
@@ -15,17 +14,6 @@ pub(crate) fn to_outer(expr: Expr, outer: &DFSchema) -> Result<Expr> {
                 let field = Arc::clone(outer.field_from_column(&column)?);
                 Transformed::yes(Expr::OuterReferenceColumn(field, column))
             }
-            e => Transformed::no(e),
-        })
-    });
-    Ok(replaced?.data)
-}
-
-/// Replaces references to columns of the outer query by plain columns.
-pub(crate) fn from_outer(expr: Expr) -> Result<Expr> {
-    let replaced = expr.transform_up(|e| {
-        Ok(match e {
-            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
             e => Transformed::no(e),
         })
     });
@@ -49,57 +37,6 @@ pub(crate) fn scalar_subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -
         subquery: Arc::new(plan),
         outer_ref_columns,
         spans: Spans::new(),
-    })
-}
-
-/// The subquery that an expression is, if it is one.
-pub(crate) fn subquery_of(expr: &Expr) -> Option<&Subquery> {
-    match expr {
-        Expr::ScalarSubquery(subquery)
-        | Expr::Exists(Exists { subquery, .. })
-        | Expr::InSubquery(InSubquery { subquery, .. }) => Some(subquery),
-        _ => None,
-    }
-}
-
-/// The same, to be changed.
-pub(crate) fn subquery_of_mut(expr: &mut Expr) -> Option<&mut Subquery> {
-    match expr {
-        Expr::ScalarSubquery(subquery)
-        | Expr::Exists(Exists { subquery, .. })
-        | Expr::InSubquery(InSubquery { subquery, .. }) => Some(subquery),
-        _ => None,
-    }
-}
-
-/// Whether a plan, or a subquery in it, refers to columns of a query around the plan.
-pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
-    refers_beyond(plan, &[])
-}
-
-/// Whether a plan within a subquery of each of these nodes, given from the outermost, refers to columns of none of
-/// their inputs.
-fn refers_beyond(plan: &LogicalPlan, within: &[&LogicalPlan]) -> Result<bool> {
-    let is_known = |column: &Column| {
-        let mut inputs = within.iter().flat_map(|node| node.inputs());
-        inputs.any(|input| input.schema().has_column(column))
-    };
-    plan.exists(|node| {
-        let mut found = false;
-        node.apply_expressions(|expr| {
-            found |= expr.exists(|e| match e {
-                Expr::OuterReferenceColumn(_, column) => Ok(!is_known(column)),
-                e => match subquery_of(e) {
-                    Some(subquery) => {
-                        let within: Vec<_> = within.iter().copied().chain([node]).collect();
-                        refers_beyond(&subquery.subquery, &within)
-                    }
-                    None => Ok(false),
-                },
-            })?;
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        Ok(found)
     })
 }
 

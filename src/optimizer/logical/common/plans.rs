@@ -9,9 +9,10 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     Expr, Extension, Filter, LogicalPlan, Projection, Subquery, Union, UserDefinedLogicalNode,
 };
+use datafusion_dependent_join::subquery_of_mut;
 
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
-use crate::optimizer::logical::common::outer_columns::{subquery_of_mut, to_outer};
+use crate::optimizer::logical::common::outer_columns::to_outer;
 
 /// Puts a filter above a plan.
 pub(crate) fn filtered(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
@@ -44,20 +45,6 @@ pub(crate) fn extension(node: impl UserDefinedLogicalNode + 'static) -> LogicalP
 /// The columns of a schema as expressions.
 pub(crate) fn columns_of(schema: &DFSchema) -> Vec<Expr> {
     schema.columns().into_iter().map(Expr::Column).collect()
-}
-
-/// Expressions with the names of the columns of `schema`.
-pub(crate) fn renamed(exprs: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let named = exprs.into_iter().zip(schema.iter());
-    let named = named.map(|(expr, (qualifier, field))| match expr {
-        Expr::Column(column)
-            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
-        {
-            Expr::Column(column)
-        }
-        expr => expr.alias_qualified(qualifier.cloned(), field.name()),
-    });
-    named.collect()
 }
 
 /// Rewrites the expressions of a node, whose columns keep their names.

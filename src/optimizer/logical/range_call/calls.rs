@@ -10,6 +10,7 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{EmptyRelation, Expr, LogicalPlan, ScalarUDF};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion_dependent_join::from_outer;
 
 use crate::common::column_ref::ColumnRef;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
@@ -20,7 +21,6 @@ use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableCol
 use crate::logical_plan::stated_order::check_states_order;
 use crate::optimizer::logical::common::conditional::is_in_or_exists;
 use crate::optimizer::logical::common::names::unused_name;
-use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
 
 /// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion

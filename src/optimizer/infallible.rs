@@ -1,4 +1,10 @@
-//! Calls that cannot fail, in logical and in physical expressions.
+//! Expressions that cannot fail, in logical and in physical plans.
+//!
+//! A range join evaluates expressions for all rows of a side that a join, or a subquery, evaluates for matching rows
+//! only, and must not fail where the query that it replaces would not. Conditions on the build side must be such
+//! expressions in a join. Arguments of aggregates and values that are compared with thresholds may be others: their
+//! errors are kept until a row matches (`expr::late_error`). So may range keys, whose errors are kept until a row has
+//! equal equality keys, and bounds, which are evaluated again for the rows that can match.
 
 use std::sync::Arc;
 
@@ -6,7 +12,7 @@ use arrow::array::timezone::Tz;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions::{core, datetime, math, string, unicode};
-use datafusion::logical_expr::ScalarUDF;
+use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::abs::AbsUdf;
 use crate::expr::distance::DistanceUdf;
@@ -16,10 +22,89 @@ use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::expr::text_range::TextRangeUdf;
 use crate::optimizer::condition::Operand;
+use crate::optimizer::lossless_casts::{has_room, is_number, keeps_values};
+
+/// Whether `expr` is known to have a value, or NULL, for every row.
+pub(crate) fn is_infallible<E: Operand>(expr: &E, schema: &E::Schema) -> Result<bool> {
+    if expr.is_column() || expr.as_constant().is_some() {
+        return Ok(true);
+    }
+    let (is_known, operands) = if let Some((operand, to)) = expr.cast_operand() {
+        let keeps = keeps_values(&operand.data_type(schema)?, to);
+        (keeps, vec![operand])
+    } else if let Some((left, op, right)) = expr.as_binary() {
+        let is_known = is_infallible_operator(left, op, right, schema)?;
+        (is_known, vec![left, right])
+    } else if let Some((function, arguments)) = expr.as_call() {
+        let is_known = is_infallible_call(function, arguments, schema)?;
+        (is_known, arguments.iter().collect())
+    } else {
+        let operands = expr.infallible_operands(schema)?;
+        (operands.is_some(), operands.unwrap_or_default())
+    };
+    if !is_known {
+        return Ok(false);
+    }
+    for operand in operands {
+        if !is_infallible(operand, schema)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether an operator has a value for all operands of their types.
+fn is_infallible_operator<E: Operand>(
+    left: &E,
+    op: Operator,
+    right: &E,
+    schema: &E::Schema,
+) -> Result<bool> {
+    Ok(match op {
+        Operator::And
+        | Operator::Or
+        | Operator::Eq
+        | Operator::NotEq
+        | Operator::Lt
+        | Operator::LtEq
+        | Operator::Gt
+        | Operator::GtEq
+        | Operator::IsDistinctFrom
+        | Operator::IsNotDistinctFrom
+        | Operator::StringConcat => true,
+        // Integer arithmetic wraps around.
+        Operator::Plus | Operator::Minus | Operator::Multiply => {
+            let (left, right) = (left.data_type(schema)?, right.data_type(schema)?);
+            is_number(&left) && is_number(&right) || has_room(op, &left, &right)
+        }
+        Operator::Divide | Operator::Modulo => {
+            // Floats are divided by 0, too.
+            let (left, divisor) = (left.data_type(schema)?, right.data_type(schema)?);
+            left.is_floating() && divisor.is_floating()
+                || right.as_constant().is_some_and(is_plain_divisor)
+        }
+        _ => false,
+    })
+}
+
+/// Whether every integer can be divided by this one without an error.
+fn is_plain_divisor(value: &ScalarValue) -> bool {
+    match value {
+        ScalarValue::Int8(Some(v)) => *v > 0,
+        ScalarValue::Int16(Some(v)) => *v > 0,
+        ScalarValue::Int32(Some(v)) => *v > 0,
+        ScalarValue::Int64(Some(v)) => *v > 0,
+        ScalarValue::UInt8(Some(v)) => *v > 0,
+        ScalarValue::UInt16(Some(v)) => *v > 0,
+        ScalarValue::UInt32(Some(v)) => *v > 0,
+        ScalarValue::UInt64(Some(v)) => *v > 0,
+        _ => false,
+    }
+}
 
 /// Whether a call of one of DataFusion's functions, or of a conversion of a bound, has a value for all arguments of the
 /// types of these.
-pub(crate) fn is_infallible_call<E: Operand>(
+fn is_infallible_call<E: Operand>(
     function: &ScalarUDF,
     arguments: &[E],
     schema: &E::Schema,
