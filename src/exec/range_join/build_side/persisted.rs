@@ -179,7 +179,7 @@ pub(super) fn read_values(
         let data_type = &indexer.columns.values(types)[i];
         match arrays.as_slice() {
             [values] if values.len() == side.total_rows && values.data_type() == data_type => {
-                let column = prepare(values, needs, side, indexer, Arc::new(column_memory))?;
+                let column = prepare(values, &needs, side, indexer, Arc::new(column_memory))?;
                 prepared.push((i, column));
             }
             _ => file.warn_ignored(&exec_datafusion_err!("it has other values")),
@@ -191,7 +191,7 @@ pub(super) fn read_values(
 /// Prepares values that are at their positions, whose memory `memory` registers.
 fn prepare(
     values: &ArrayRef,
-    needs: Structures,
+    needs: &Structures,
     side: &SortedSide,
     indexer: &SortAndIndex,
     memory: Arc<MemoryReservation>,
