@@ -19,10 +19,10 @@ pub(crate) trait Kept: Any + Debug + Send + Sync {
     /// Whether this, of `version`, takes the place of `other`, of an older version of what is scanned or of the same.
     fn replaces(&self, version: &Version, other: &dyn Kept, other_version: &Version) -> bool;
 
-    /// Whether it is what `CREATE INDEX` has built with this name, or takes its place.
+    /// Whether it is the index of the one column that this names. Rows that several columns name are told by their key.
     fn is_of(&self, named: &NamedIndex) -> bool;
 
-    /// Whether it has this key, of the type that its own has.
+    /// Whether it is rows with this key, of the type that their own has.
     fn has_key(&self, key: &dyn Any) -> bool;
 
     /// What `rmq_indexes()` tells of it.

@@ -254,7 +254,7 @@ impl OpenIndexFile {
         make: impl FnOnce(Vec<ArrayRef>) -> Result<T>,
     ) -> Result<Option<T>> {
         match self.try_read(workers).and_then(make) {
-            Ok(made) => Ok(Some(made)),
+            Ok(of_arrays) => Ok(Some(of_arrays)),
             Err(error) => {
                 workers.check()?;
                 warn_ignored(&self.path, &error);

@@ -7,11 +7,11 @@
 //!   after INSERTs  finds the rows that were there before, and sorts what has been appended (`kept_segments`)
 //! ```
 //!
-//! Rows are found by which rows the input returns (`PlanKey`) and by the keys as expressions over its scan. Their
-//! version is that of the arrays that keys and filters read, and of the files. Whatever could make two inputs of one
-//! key differ must be in the key, or make the input incomparable: the number of batches of each scan (a union has those
-//! of several tables), the types that a table reads a file's columns as, functions that are not immutable, also within
-//! `FallibleUdf`.
+//! Rows are found (`KeptLookup`) by which rows the input returns (`PlanKey`) and by the keys as expressions over its
+//! scan. Their version is that of the arrays that keys and filters read, and of the files. Whatever could make two
+//! inputs of one key differ must be in the key, or make the input incomparable: the number of batches of each scan (a
+//! union has those of several tables), the types that a table reads a file's columns as, functions that are not
+//! immutable, also within `FallibleUdf`.
 //!
 //! Values are kept beside the rows (`KeptSide`), each with its expression over the scan and the version of its own
 //! arrays: an UPDATE of a value leaves the sorted rows as they are. They are added by the permutation, which is kept

@@ -87,9 +87,12 @@ impl KeptLookup {
         may_add: bool,
     ) -> Option<&'a Arc<S>> {
         let segment = kept.only_segment()?;
-        let is_same_version = || match self.is_planned {
-            true => version.matches_planned(&self.version),
-            false => version.matches(&self.version),
+        let is_same_version = || {
+            if self.is_planned {
+                version.matches_planned(&self.version)
+            } else {
+                version.matches(&self.version)
+            }
         };
         let is_found = kept.key == self.key
             && kept.may_serve(&self.values.columns)

@@ -478,7 +478,6 @@ impl<S: KeptSegment> Kept for KeptSide<S> {
     }
 
     fn is_of(&self, _named: &NamedIndex) -> bool {
-        // The name has another plan of the rows, of which the key tells.
         false
     }
 

@@ -175,7 +175,7 @@ pub(super) fn read_values(
             _ => exec_err!("it has other values"),
         })?;
         if let Some(values) = values {
-            let column = prepare(&values, needs, side, indexer, Arc::new(column_memory))?;
+            let column = prepare(&values, &needs, side, indexer, Arc::new(column_memory))?;
             prepared.push((i, column));
         }
     }
@@ -185,7 +185,7 @@ pub(super) fn read_values(
 /// Prepares values that are at their positions, whose memory `memory` registers.
 fn prepare(
     values: &ArrayRef,
-    needs: Structures,
+    needs: &Structures,
     side: &SortedSide,
     indexer: &SortAndIndex,
     memory: Arc<MemoryReservation>,
