@@ -221,13 +221,13 @@ impl NearestMatches {
         let is_short =
             |(number, candidates): &&(usize, usize)| searches[*number].next.len() < *candidates;
         let short: Vec<_> = taken.iter().filter(is_short).copied().collect();
-        let searched = short.iter().map(|(number, candidates)| {
+        let wanted = short.iter().map(|(number, candidates)| {
             let search = &searches[*number];
             // Twice as many as before, as rows are listed from the first one on.
             let count = search.read + search.read.max(*candidates);
             (search.rest.clone(), count)
         });
-        let listed = order.first_rows(&searched.collect::<Vec<_>>())?;
+        let listed = order.first_rows(&wanted.collect::<Vec<_>>())?;
         let mut start = 0;
         for ((number, _), end) in short.into_iter().zip(listed.ends) {
             let search = &mut searches[number];
@@ -358,7 +358,7 @@ fn take_qualifying(
     end: RangeEnd,
     slice_rows: usize,
 ) -> Result<Slice> {
-    let (mut numbers, mut searched, mut room) = (vec![], vec![], slice_rows);
+    let (mut numbers, mut wanted, mut room) = (vec![], vec![], slice_rows);
     for (number, search) in searches.iter_mut().enumerate() {
         if room == 0 {
             break;
@@ -374,16 +374,15 @@ fn take_qualifying(
         room -= positions;
         numbers.push(number);
         let positions = row_number(positions)?;
-        searched.push((search.row as usize, search.rest.clone(), positions));
+        wanted.push((search.row as usize, search.rest.clone(), positions));
     }
     let mut slice = Slice::default();
-    if searched.is_empty() {
+    if wanted.is_empty() {
         return Ok(slice);
     }
-    let listed = index.list_nearest(&searched, end)?;
+    let listed = index.list_nearest(&wanted, end)?;
     let mut start = 0;
-    for ((number, (.., positions)), list_end) in numbers.into_iter().zip(searched).zip(listed.ends)
-    {
+    for ((number, (.., positions)), list_end) in numbers.into_iter().zip(wanted).zip(listed.ends) {
         let found = row_numbers(listed.positions[start..list_end].iter().copied())?;
         let found = found.into_iter();
         let search = &mut searches[number];

@@ -129,14 +129,7 @@ impl MergePlan {
                 arguments: vec![key],
                 call: None,
             });
-            let greatest = SortOptions::new(true, false);
-            let field = SortField::new_with_options(value_type(key_type), greatest);
-            prevailing = Some(vec![Merge::Choose {
-                order: RowConverter::new(vec![field])?,
-                deciding: vec![(Decider::RangeKey, partials.len())],
-                num_columns: 1 + partials.len(),
-                is_last_preferred: true,
-            }]);
+            prevailing = Some(vec![Merge::of_greatest_key(key_type, partials.len())?]);
         }
         Ok(Self {
             columns: columns.clone().with_aggregates(partials),
@@ -353,6 +346,18 @@ impl PartialAggregate {
 }
 
 impl Merge {
+    /// Chooses the row with the greatest range key, which is the column with this index; of equal keys the last row.
+    fn of_greatest_key(key_type: &DataType, index: usize) -> Result<Self> {
+        let descending = SortOptions::new(true, false);
+        let field = SortField::new_with_options(value_type(key_type), descending);
+        Ok(Self::Choose {
+            order: RowConverter::new(vec![field])?,
+            deciding: vec![(Decider::RangeKey, index)],
+            num_columns: index + 1,
+            is_last_preferred: true,
+        })
+    }
+
     /// How the values of accumulators, or their states, are merged.
     fn accumulated(call: Option<&AccumulatorCall>, types: &[DataType]) -> Result<Self> {
         match call {

@@ -145,8 +145,8 @@ impl PartPairs<'_> {
         waiting: &Waiting,
     ) -> Result<usize> {
         let limit = self.join.limit();
-        let (partition, side, size) = (self.partition, self.side, self.slice_rows);
-        let mut search = PairSearch::try_new(partition, side, slice, limit, size, last_found)?;
+        let (partition, build, size) = (self.partition, self.side, self.slice_rows);
+        let mut search = PairSearch::try_new(partition, build, slice, limit, size, last_found)?;
         let _timer = self.partition.metrics.time_query();
         let mut pairs = PairBuffer::default();
         loop {
