@@ -107,20 +107,23 @@ impl Place {
                 upper: rows / 2,
                 weight: Some(0.5),
             },
-            OrderStatistic::Percentile(percentile) if last > 0 && percentile != 1.0 => {
+            OrderStatistic::Percentile(percentile) => {
                 let index = percentile * f64::from(last);
-                let lower = index.floor();
-                // Below `rows`, as the percentile is between 0 and 1.
-                let (lower_place, upper_place) = (lower as u32, index.ceil() as u32);
+                let floor = index.floor();
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between 0 and `last`, as a percentile is between 0 and 1"
+                )]
+                let (lower, upper) = (floor as u32, index.ceil() as u32);
                 // DataFusion's precision of the weight.
-                let weight = ((index - lower) * PRECISION).trunc() / PRECISION;
+                let weight = ((index - floor) * PRECISION).trunc() / PRECISION;
                 Self {
-                    lower: lower_place,
-                    upper: upper_place,
-                    weight: (lower_place != upper_place).then_some(weight),
+                    lower,
+                    upper,
+                    weight: (lower != upper).then_some(weight),
                 }
             }
-            OrderStatistic::Percentile(_) => at(last),
             _ => at(last / 2),
         }
     }

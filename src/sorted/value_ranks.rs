@@ -12,7 +12,6 @@ use crate::index::rank::{Ranked, rank};
 use crate::sorted::group_sort::SortContext;
 use crate::sorted::id_table::number;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
-use crate::sorted::sorted_rows::row_at;
 
 /// Ranks values as [`rank`] does: floats in IEEE total order, so that the two zeros are different.
 ///
@@ -34,9 +33,10 @@ pub(crate) fn rank_values(values: &ArrayRef, context: SortContext) -> Result<Ran
     }
     let (sorted, permutation) = sort_rows(parts, context)?;
     let order = permutation.order(context.workers)?;
+    let order: Option<&[u32]> = order.map(|order| order.as_ref().as_ref());
     let (mut ranks, mut firsts) = (vec![0; values.len()], vec![]);
     for position in 0..sorted.len() {
-        let row = row_at(order, position);
+        let row = order.map_or(position, |order| order[position] as usize);
         if sorted.first_equal(position.saturating_sub(1), position) == position {
             firsts.push(number(row));
         }

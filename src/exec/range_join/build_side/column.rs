@@ -22,6 +22,7 @@ use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::{Chunks, Encoded};
 use crate::range_agg::counts::Counts;
+use crate::range_agg::order_statistics::StatisticKind;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
 use crate::sorted::arrange::{arrange, borrows_chunks, encode_chunks, estimate_arrange};
@@ -250,14 +251,7 @@ impl ColumnPreparer<'_> {
                 None => self.sorted_array(&column)?,
             };
             for kind in statistics {
-                let index = OrderStatistics::new(
-                    kind,
-                    Arc::clone(&array),
-                    self.workers.threads(),
-                    memory.new_empty(),
-                    self.metrics.clone(),
-                );
-                let index = Built::OrderStatistics(Arc::new(index));
+                let index = self.order_statistics(kind, &array, &memory);
                 let memory = vec![Arc::clone(&memory)];
                 prepared.push(Structure::OrderStatistics(kind), index, memory);
             }
@@ -427,6 +421,20 @@ impl ColumnPreparer<'_> {
         let lazy: Arc<dyn LazyStructure> = Arc::<ValueIndex>::clone(&index);
         self.lazy.borrow_mut().push(lazy);
         Ok(index)
+    }
+
+    /// The order statistics of sorted values, which are built in the pool of `memory`.
+    fn order_statistics(
+        &self,
+        kind: StatisticKind,
+        values: &ArrayRef,
+        memory: &MemoryReservation,
+    ) -> Built {
+        let (values, memory) = (Arc::clone(values), memory.new_empty());
+        let (threads, metrics) = (self.workers.threads(), self.metrics.clone());
+        Built::OrderStatistics(Arc::new(OrderStatistics::new(
+            kind, values, threads, memory, metrics,
+        )))
     }
 
     /// A new reservation in the pool of another, see [`Self::grow`].
