@@ -1,6 +1,7 @@
 //! Ranks of values among the distinct values, by the sort of a build side, on all threads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::take;
@@ -34,16 +35,38 @@ pub(crate) fn rank_values(values: &ArrayRef, context: SortContext) -> Result<Ran
     let (sorted, permutation) = sort_rows(parts, context)?;
     let order = permutation.order(context.workers)?;
     let order: Option<&[u32]> = order.map(|order| order.as_ref().as_ref());
-    let (mut ranks, mut firsts) = (vec![0; values.len()], vec![]);
-    for position in 0..sorted.len() {
-        let row = order.map_or(position, |order| order[position] as usize);
-        if sorted.first_equal(position.saturating_sub(1), position) == position {
-            firsts.push(number(row));
-        }
-        ranks[row] = number(firsts.len() - 1);
-    }
-    let distinct = take(values, &UInt32Array::from(firsts), None)?;
-    Ok(Ranked { ranks, distinct })
+    let row = |position: usize| order.map_or(position, |order| order[position] as usize);
+    let is_first =
+        |position: &usize| sorted.first_equal(position.saturating_sub(1), *position) == *position;
+    let ranges = context.workers.ranges(sorted.len(), 1);
+    let firsts = context.workers.map(ranges.clone(), |positions| {
+        let firsts = positions
+            .filter(is_first)
+            .map(|position| number(row(position)));
+        Ok(firsts.collect::<Vec<u32>>())
+    })?;
+    // Rows are anywhere, so that threads write between each other.
+    let ranks: Vec<AtomicU32> = (0..values.len()).map(|_| AtomicU32::new(0)).collect();
+    let mut before = 0;
+    let parts = ranges.into_iter().zip(&firsts).map(|(positions, firsts)| {
+        before += firsts.len();
+        (positions, before - firsts.len())
+    });
+    context
+        .workers
+        .map(parts.collect(), |(positions, mut ranked)| {
+            for position in positions {
+                ranked += usize::from(is_first(&position));
+                ranks[row(position)].store(number(ranked - 1), Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+    let distinct = take(values, &UInt32Array::from(firsts.concat()), None)?;
+    let ranks = ranks.into_iter().map(AtomicU32::into_inner);
+    Ok(Ranked {
+        ranks: ranks.collect(),
+        distinct,
+    })
 }
 
 /// Floats as integers in the same order; other values as they are.
