@@ -196,7 +196,7 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
                     || matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
                 // All joins of a plan may be built at once.
                 assert!(
-                    exhausted && limit < joins * builds_at_once(&ctx) << 20,
+                    exhausted && limit < (joins * builds_at_once(&ctx)) << 20,
                     "tables of seed {seed}, {limit} bytes: {sql}: {error}"
                 );
             }

@@ -17,7 +17,7 @@ use crate::range_agg::order_statistics::{StatisticIndex, StatisticKind};
 const MIN_ROWS: usize = 32;
 
 /// Ranges are read until they have this many times the rows of the build side: the values have to be sorted.
-const READ_TIMES: usize = 8;
+const READ_TIMES: usize = 3;
 
 /// The order statistics of a column, of one kind.
 #[derive(Debug)]
