@@ -243,8 +243,8 @@ impl OpenIndexFile {
         usize::try_from(lengths.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)
     }
 
-    /// Reads the arrays, of which `make` makes something; `None` if they are not as they were written, or not what that
-    /// expects, which is logged.
+    /// Reads the arrays, and makes something of them by `make`; `None` if they are not as they were written, or not
+    /// what that expects, which is logged.
     ///
     /// # Errors
     /// If the query is cancelled.

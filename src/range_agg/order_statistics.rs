@@ -15,6 +15,10 @@ use arrow::datatypes::{
 };
 use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::median::Median;
+use datafusion::functions_aggregate::percentile_cont::PercentileCont;
+use datafusion::logical_expr::AggregateUDF;
 use rmq_engine::cpu::{WaveletMatrix, previous_rows};
 
 use crate::common::errors::engine_error;
@@ -35,17 +39,32 @@ pub(crate) enum OrderStatistic {
 }
 
 impl OrderStatistic {
-    /// The percentile that a literal says, of values in ascending or descending order; `None` if it is no number.
-    pub(crate) fn percentile(literal: &ScalarValue, is_descending: bool) -> Option<Self> {
-        let ScalarValue::Float64(Some(percentile)) = literal.cast_to(&DataType::Float64).ok()?
-        else {
-            return None;
-        };
-        Some(Self::Percentile(if is_descending {
-            1.0 - percentile
-        } else {
-            percentile
-        }))
+    /// The statistic that a function computes of one column, if it is one. `percentile` is its second argument, of
+    /// values in ascending or descending order.
+    pub(crate) fn of_function(
+        function: &AggregateUDF,
+        is_distinct: bool,
+        percentile: Option<&ScalarValue>,
+        is_descending: bool,
+    ) -> Option<Self> {
+        let function = function.inner();
+        match (is_distinct, percentile) {
+            (true, None) if function.is::<Count>() => Some(Self::CountDistinct),
+            (false, None) if function.is::<Median>() => Some(Self::Median),
+            (false, Some(literal)) if function.is::<PercentileCont>() => {
+                let ScalarValue::Float64(Some(percentile)) =
+                    literal.cast_to(&DataType::Float64).ok()?
+                else {
+                    return None;
+                };
+                Some(Self::Percentile(if is_descending {
+                    1.0 - percentile
+                } else {
+                    percentile
+                }))
+            }
+            _ => None,
+        }
     }
 
     /// The kind of index that answers it.

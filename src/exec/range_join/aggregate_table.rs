@@ -22,7 +22,7 @@ pub(crate) enum Structure {
     Sums,
     /// Single values by position.
     Values,
-    /// The values in sorted order as one array, of which accumulators read slices.
+    /// The values in sorted order as one array. Accumulators read slices of it.
     Array,
     /// The order statistics of the array, of one kind.
     OrderStatistics(StatisticKind),

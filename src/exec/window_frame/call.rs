@@ -10,9 +10,7 @@ use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err}
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
-use datafusion::functions_aggregate::median::Median;
 use datafusion::functions_aggregate::min_max::{Max, Min};
-use datafusion::functions_aggregate::percentile_cont::PercentileCont;
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::functions_window::nth_value::NthValue;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
@@ -267,22 +265,19 @@ impl FrameCall {
 
 /// The statistic that an aggregate computes of its first argument, if it is one.
 fn order_statistic(aggregate: &AggregateFunctionExpr) -> Option<OrderStatistic> {
-    let inner = aggregate.fun().inner();
-    let expressions = aggregate.expressions();
-    match (expressions.as_slice(), aggregate.is_distinct()) {
-        _ if aggregate.ignore_nulls() => None,
-        ([_], true) if inner.is::<Count>() => Some(OrderStatistic::CountDistinct),
-        ([_], false) if inner.is::<Median>() => Some(OrderStatistic::Median),
-        ([_, percentile], false) if inner.is::<PercentileCont>() => {
-            let literal = percentile.downcast_ref::<Literal>()?.value();
-            let is_descending = aggregate
-                .order_bys()
-                .first()
-                .is_some_and(|by| by.options.descending);
-            OrderStatistic::percentile(literal, is_descending)
-        }
-        _ => None,
+    if aggregate.ignore_nulls() {
+        return None;
     }
+    let expressions = aggregate.expressions();
+    let percentile = match expressions.as_slice() {
+        [_] => None,
+        [_, percentile] => Some(percentile.downcast_ref::<Literal>()?.value()),
+        _ => return None,
+    };
+    let order = aggregate.order_bys().first();
+    let is_descending = order.is_some_and(|by| by.options.descending);
+    let (function, is_distinct) = (aggregate.fun(), aggregate.is_distinct());
+    OrderStatistic::of_function(function, is_distinct, percentile, is_descending)
 }
 
 /// Whether an index of `rows` rows is worth it, as reading the frames would take several times as long as sorting them.

@@ -36,7 +36,7 @@ use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 plain_sql_rule!(
     /// Rewrites NOT EXISTS a later row to a comparison with the last key. Does nothing if `rmq.rewrite` is false.
     ///
-    /// It must run before subqueries become lateral joins, of which that key's becomes a range join.
+    /// It must run before subqueries become lateral joins: that key's becomes a range join.
     LaterRowsToLastKeys,
     "rmq_later_rows_to_last_keys",
     replace

@@ -231,7 +231,7 @@ impl ColumnPreparer<'_> {
                 Some((array, memory)) => {
                     (Values::by_position(Arc::clone(array)), Arc::clone(memory))
                 }
-                None => self.values(&column)?,
+                None => self.values(&column, 1, Values::try_new)?,
             };
             let values = Built::Values(Arc::new(values));
             prepared.push(Structure::Values, values, vec![memory]);
@@ -259,7 +259,8 @@ impl ColumnPreparer<'_> {
         }
         if needs.contains(Structure::Rows) {
             self.waiting.check()?;
-            let (rows, memory) = self.rows(&column)?;
+            // A copy as one array, and the sorted copy.
+            let (rows, memory) = self.values(&column, 2, Values::sorted)?;
             let rows = Built::Values(Arc::new(rows));
             prepared.push(Structure::Rows, rows, vec![memory]);
         }
@@ -312,32 +313,21 @@ impl ColumnPreparer<'_> {
         Ok((Arc::new(sums), all))
     }
 
-    /// Single values of a column whose keys differ from values.
-    fn values(&self, column: &CollectedColumn) -> Result<(Values, Arc<MemoryReservation>)> {
+    /// The values of a column that `make` sorts. While it does, the chunks exist as many more times as `copies` says.
+    fn values(
+        &self,
+        column: &CollectedColumn,
+        copies: usize,
+        make: impl FnOnce(&[ArrayRef], &DataType, &RowPermutation, Workers) -> Result<Values>,
+    ) -> Result<(Values, Arc<MemoryReservation>)> {
         let CollectedColumn {
             chunks, data_type, ..
         } = column;
-        // The chunks and the copy exist at the same time.
-        let memory = self.reserve(&column.memory, chunks.bytes())?;
-        let values = self.with_order(|| {
-            Values::try_new(&chunks.arrays, data_type, self.permutation, self.workers)
-        })?;
+        let memory = self.reserve(&column.memory, copies * chunks.bytes())?;
+        let values =
+            self.with_order(|| make(&chunks.arrays, data_type, self.permutation, self.workers))?;
         memory.try_resize(values.bytes())?;
         Ok((values, Arc::new(memory)))
-    }
-
-    /// The values of rows that are returned.
-    fn rows(&self, column: &CollectedColumn) -> Result<(Values, Arc<MemoryReservation>)> {
-        let CollectedColumn {
-            chunks, data_type, ..
-        } = column;
-        // At most the chunks, a copy of them and the sorted copy exist at the same time.
-        let memory = self.reserve(&column.memory, 2 * chunks.bytes())?;
-        let rows = self.with_order(|| {
-            Values::sorted(&chunks.arrays, data_type, self.permutation, self.workers)
-        })?;
-        memory.try_resize(rows.bytes())?;
-        Ok((rows, Arc::new(memory)))
     }
 
     /// Sorts a column as one array.

@@ -102,7 +102,7 @@ impl KeptLookup {
         is_found.then_some(segment)
     }
 
-    /// The segments of the rows, some of which are those of a side that is kept in an older version. `None` if all rows
+    /// The segments of the rows, some of them those of a side that is kept in an older version. `None` if all rows
     /// have to be sorted anew.
     pub(super) fn divide<S: KeptSegment>(
         &self,

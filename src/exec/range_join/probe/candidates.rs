@@ -20,7 +20,7 @@ pub(crate) struct StepLimit {
 }
 
 impl StepLimit {
-    /// The limit of a step after which there are so many pairs.
+    /// The limit of a step after which there are this many pairs.
     pub(crate) fn of_pairs(pairs: usize) -> Self {
         Self {
             pairs,
@@ -28,7 +28,7 @@ impl StepLimit {
         }
     }
 
-    /// The limit of a step where there are so many pairs already.
+    /// The limit of a step where there are this many pairs already.
     pub(crate) fn without(self, pairs: usize) -> Self {
         Self {
             pairs: self.pairs - pairs,

@@ -22,7 +22,7 @@ pub(crate) struct SearchWindow<S> {
 }
 
 impl<S> SearchWindow<S> {
-    /// The searches in these ranges, of which none has begun.
+    /// The searches in these ranges. None has begun.
     pub(crate) fn new(ranges: Ranges, slice_rows: usize) -> Self {
         Self {
             ranges,
@@ -38,7 +38,7 @@ impl<S> SearchWindow<S> {
     }
 
     /// Calls `take` with the number of each search and the room that is left for candidates; it returns how many it has
-    /// taken. Lets `begin` begin further rows, in their ranges, as long as there is room for so many candidates.
+    /// taken. Lets `begin` begin further rows, in their ranges, as long as there is room for `first_candidates`.
     pub(crate) fn take_candidates(
         &mut self,
         first_candidates: usize,

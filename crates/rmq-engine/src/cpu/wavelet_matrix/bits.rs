@@ -22,7 +22,7 @@ pub(super) fn block(words: [u64; WORDS], before: u32) -> (Block, u32) {
     (block, before + ones)
 }
 
-/// Number of blocks for so many positions, so that the position after the last one has a block, too.
+/// Number of blocks for this many positions. The position after the last one has a block, too.
 pub(super) fn blocks(positions: usize) -> usize {
     positions / POSITIONS + 1
 }

@@ -69,7 +69,7 @@ impl WaveletMatrix {
         Ok(Self { rows, levels })
     }
 
-    /// Bytes of the matrix of so many rows and distinct values.
+    /// Bytes of the matrix of this many rows and distinct values.
     #[must_use]
     pub fn bytes_for(rows: usize, distinct: u32) -> usize {
         blocks(rows).saturating_mul(bits(distinct) as usize * size_of::<Block>())
