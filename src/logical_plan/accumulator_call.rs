@@ -13,6 +13,8 @@ use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, PhysicalSortExpr};
 use datafusion::scalar::ScalarValue;
 
+use crate::range_agg::states::StateFunction;
+
 /// The call of an aggregate function, over the arguments of a
 /// [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the function that are not
 /// literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
@@ -86,12 +88,7 @@ impl AccumulatorCall {
     /// # Errors
     /// As [`Self::physical`].
     pub fn state_type(&self, types: &[DataType]) -> Result<DataType> {
-        let fields = self.physical(types)?.state_fields()?;
-        let fields = fields
-            .iter()
-            .enumerate()
-            .map(|(i, field)| Field::new(i.to_string(), field.data_type().clone(), true));
-        Ok(DataType::Struct(fields.collect()))
+        Ok(StateFunction::try_new(self.physical(types)?)?.state_type())
     }
 
     /// What an accumulator is shown of a row whose columns, of these types, are all NULL. `None` if FILTER excludes the

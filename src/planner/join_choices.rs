@@ -16,10 +16,12 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::logical_plan::join_choice::JoinChoice;
+use crate::logical_plan::range_join::AggregateKind;
 use crate::optimizer::condition::conversion;
-use crate::optimizer::cost::decision::why_grouped_join_stays;
+use crate::optimizer::cost::decision::{why_accumulators_stay, why_grouped_join_stays};
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::extremes::has_room;
+use crate::optimizer::cost::range_rows::rows_in_range;
 
 /// The choices that fell on the join as it was written.
 #[derive(Debug, Default)]
@@ -128,6 +130,13 @@ fn why_stays(join: &RangeJoinExec, session: &dyn Session) -> Result<Option<Strin
         probe: join.probe(),
         build: join.build(),
     };
+    let mut aggregates = join.spec().aggregates.iter();
+    if aggregates.all(|aggregate| aggregate.function == AggregateKind::Accumulate) {
+        let rows = rows_in_range(&sides, &join.spec().key, &join.spec().bounds)?;
+        if let Some(reason) = why_accumulators_stay(rows) {
+            return Ok(Some(reason));
+        }
+    }
     let memory = session.runtime_env().memory_pool.memory_limit();
     why_grouped_join_stays(&sides, &memory)
 }

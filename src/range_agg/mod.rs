@@ -4,6 +4,7 @@
 //! - `prefix_sums`: exact sums, by prefix sums; delegates sums of floats.
 //! - `float_sums`, built of `sum_tree`, `outliers` and `double_double`: sums of floats that are rounded once.
 //! - `order_statistics`: medians, percentiles, numbers of distinct values.
+//! - `state_tree`, of `states`: any other aggregate, by merging the states of its accumulators.
 //! - `values`: the values at positions.
 
 pub(crate) mod accumulate;
@@ -13,5 +14,7 @@ pub(crate) mod float_sums;
 pub(crate) mod order_statistics;
 pub(crate) mod outliers;
 pub(crate) mod prefix_sums;
+pub(crate) mod state_tree;
+pub(crate) mod states;
 pub(crate) mod sum_tree;
 pub(crate) mod values;

@@ -1,6 +1,7 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
 mod appended;
+mod block_states;
 mod collected_reach;
 mod cuda_sql;
 mod devices;

@@ -135,6 +135,11 @@ impl BuildMetrics {
             .add(ranges);
     }
 
+    /// Records ranges whose rows were not all read, as the states of blocks of them were merged.
+    pub(crate) fn record_block_states(&self, ranges: usize) {
+        summary(&self.set).counter("block_states", 0).add(ranges);
+    }
+
     /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times
     /// are counted once.
     pub(crate) fn for_rebuild(&self) -> Self {

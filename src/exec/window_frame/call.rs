@@ -13,6 +13,7 @@ use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::functions_window::nth_value::NthValue;
+use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::window::{
@@ -31,6 +32,8 @@ use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::order_statistics::{OrderStatistic, StatisticIndex};
 use crate::range_agg::prefix_sums::Sums;
+use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
+use crate::range_agg::states::StateFunction;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{Extreme, RangeEnd};
 
@@ -213,11 +216,11 @@ impl FrameCall {
                 };
                 match found {
                     Some(found) => found,
-                    None => self.accumulated(function, arguments, frames, waiting)?,
+                    None => self.accumulated(function, arguments, frames, waiting, memory)?,
                 }
             }
             Answer::Accumulated(function) => {
-                self.accumulated(function, arguments, frames, waiting)?
+                self.accumulated(function, arguments, frames, waiting, memory)?
             }
             Answer::End { end, skips_nulls } => {
                 let values = value(arguments)?;
@@ -241,25 +244,100 @@ impl FrameCall {
         Ok(found)
     }
 
-    /// The value of each frame, whose rows an accumulator of its own reads.
+    /// The value of each frame, whose rows an accumulator of its own reads, or the states of blocks of rows.
     fn accumulated(
         &self,
         function: &AggregateFunctionExpr,
         arguments: &[ArrayRef],
         frames: &[Range<usize>],
         waiting: &Waiting,
+        memory: &MemoryReservation,
     ) -> Result<ArrayRef> {
-        let results = each_frame(frames, |frame| {
-            waiting.check()?;
-            if frame.is_empty() {
-                return function.default_value(&self.data_type);
+        let rows = FrameRows {
+            function: StateFunction::try_new(function.clone())?,
+            arguments: arguments.to_vec(),
+        };
+        let check = || waiting.check();
+        let tree = state_tree(&rows, frames, &check, memory);
+        let tree = tree.as_ref().map(|(tree, _)| tree);
+        let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
+        let distinct: Vec<&[Range<usize>]> = frames.chunk_by(PartialEq::eq).collect();
+        let at_a_time = tree.map_or(distinct.len(), StateTree::ranges_at_a_time);
+        for some in distinct.chunks(at_a_time.max(1)) {
+            let mut states = match tree {
+                Some(tree) => tree.of_ranges(some.iter().map(|frames| &frames[0]))?,
+                None => vec![],
+            };
+            for (i, equal) in some.iter().enumerate() {
+                waiting.check()?;
+                let frame = equal[0].clone();
+                let result = if frame.is_empty() {
+                    function.default_value(&self.data_type)?
+                } else {
+                    let mut accumulator = function.create_accumulator()?;
+                    match states.get_mut(i).and_then(Option::take) {
+                        Some(states) => states.accumulate(&rows, frame, &mut *accumulator)?,
+                        None => rows.update(&mut *accumulator, frame)?,
+                    }
+                    accumulator.evaluate()?
+                };
+                results.extend(std::iter::repeat_n(result, equal.len()));
             }
-            let mut accumulator = function.create_accumulator()?;
-            let rows = arguments.iter().map(|a| a.slice(frame.start, frame.len()));
-            accumulator.update_batch(&rows.collect::<Vec<_>>())?;
-            accumulator.evaluate()
-        });
-        ScalarValue::iter_to_array(results?)
+        }
+        ScalarValue::iter_to_array(results)
+    }
+}
+
+/// The rows of a partition as accumulators of an aggregate see them.
+#[derive(Debug)]
+struct FrameRows {
+    function: StateFunction,
+    arguments: Vec<ArrayRef>,
+}
+
+impl AggregatedRows for FrameRows {
+    fn function(&self) -> &StateFunction {
+        &self.function
+    }
+
+    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
+        let slices = self.arguments.iter();
+        let slices = slices.map(|argument| argument.slice(rows.start, rows.len()));
+        accumulator.update_batch(&slices.collect::<Vec<_>>())
+    }
+}
+
+/// The states of blocks of rows with what registers them, if these are small and the frames long enough; `None` also if
+/// memory is short.
+fn state_tree(
+    rows: &FrameRows,
+    frames: &[Range<usize>],
+    check: &(dyn Fn() -> Result<()> + Sync),
+    memory: &MemoryReservation,
+) -> Option<(StateTree, MemoryReservation)> {
+    let count = rows.arguments.first()?.len();
+    let is_ordered = !rows.function.function.order_bys().is_empty();
+    if is_ordered || frames.iter().map(Range::len).sum::<usize>() <= count {
+        return None;
+    }
+    let blocks = Blocks::choose(rows, count)?;
+    let memory = memory.new_empty();
+    let build = || {
+        // The levels, and all of them in one array.
+        memory.try_grow(2 * blocks.tree_bytes(count))?;
+        // DataFusion's tasks use all cores already.
+        let workers = Workers::new(1, check);
+        let tree = StateTree::build(rows, blocks, blocks.of_all(count), workers)?;
+        memory.try_resize(tree.bytes())?;
+        Ok(tree)
+    };
+    let built: Result<StateTree> = build();
+    match built {
+        Ok(tree) => Some((tree, memory)),
+        Err(error) => {
+            log::debug!("frames are read, as they have no states of blocks: {error}");
+            None
+        }
     }
 }
 

@@ -42,6 +42,10 @@ const NOTED_NS: f64 = 1e9;
 /// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.
 const MANY_EQUAL_ROWS: f64 = 32.0;
 
+/// From this many rows of a range on, an accumulator's state is found in less time than `DataFusion` spends on its
+/// pairs.
+const MERGED_ROWS: f64 = 500.0;
+
 /// A hash join cannot spill. Its table, and the rows in it, may take this many times the bytes of the smaller side,
 /// with room for other operators.
 const HASH_JOIN_BYTES: usize = 4;
@@ -126,6 +130,18 @@ pub(crate) fn why_grouped_join_stays(
         PairCount::Few(rows) => Some(few_equal(rows)),
         PairCount::Many | PairCount::Unknown => None,
     })
+}
+
+/// Why a join below GROUP BY whose aggregates are all accumulators' should be faster as it was written, if ranges have
+/// about this many rows: the states of blocks of rows are merged only where ranges are wide.
+pub(crate) fn why_accumulators_stay(rows: Option<f64>) -> Option<String> {
+    match rows {
+        None => Some("nothing tells how many rows its ranges have, which are read".to_string()),
+        Some(rows) if rows < MERGED_ROWS => Some(format!(
+            "its ranges have about {rows:.0} rows, all of which are read"
+        )),
+        Some(_) => None,
+    }
 }
 
 fn few_equal(rows: f64) -> String {

@@ -14,6 +14,7 @@
 //! as `percentile_cont`, take only the first of several. A NULL state is a probe row without a match, in a left join
 //! one row of NULLs. The rule runs once more for DISTINCT, before DataFusion makes two aggregates of it.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
@@ -26,6 +27,7 @@ use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::Unmatched;
@@ -70,14 +72,34 @@ pub(crate) struct MergeStatesUdaf {
     call: Arc<AccumulatorCall>,
     /// The types of the call's columns.
     types: Vec<DataType>,
-    /// The field that the call returns.
-    field: FieldRef,
+    function: PlannedFunction,
     unmatched: Unmatched,
     name: String,
     signature: Signature,
 }
 
+/// The function of a call over columns of some types, which tell it apart from others.
+#[derive(Debug)]
+struct PlannedFunction(AggregateFunctionExpr);
+
+impl PartialEq for PlannedFunction {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for PlannedFunction {}
+
+impl Hash for PlannedFunction {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 impl MergeStatesUdaf {
+    /// The field that the call returns.
+    fn field(&self) -> FieldRef {
+        self.function.0.field()
+    }
+
     /// The aggregate of the states of `call`, over columns of these types.
     pub(crate) fn try_new(
         call: &Arc<AccumulatorCall>,
@@ -85,7 +107,7 @@ impl MergeStatesUdaf {
         unmatched: Unmatched,
     ) -> Result<Self> {
         Ok(Self {
-            field: call.physical(&types)?.field(),
+            function: PlannedFunction(call.physical(&types)?),
             call: Arc::clone(call),
             types,
             unmatched,
@@ -105,16 +127,16 @@ impl AggregateUDFImpl for MergeStatesUdaf {
     }
 
     fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(self.field.data_type().clone())
+        Ok(self.field().data_type().clone())
     }
 
     fn return_field(&self, _arguments: &[FieldRef]) -> Result<FieldRef> {
-        let field = self.field.as_ref().clone();
+        let field = self.field().as_ref().clone();
         Ok(Arc::new(field.with_name(self.name())))
     }
 
     fn is_nullable(&self) -> bool {
-        self.field.is_nullable()
+        self.field().is_nullable()
     }
 
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
@@ -126,7 +148,7 @@ impl AggregateUDFImpl for MergeStatesUdaf {
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let fields = self.call.physical(&self.types)?.state_fields()?;
+        let fields = self.function.0.state_fields()?;
         let fields = fields.into_iter().enumerate().map(|(i, field)| {
             let name = format_state_name(args.name, &i.to_string());
             Arc::new(field.as_ref().clone().with_name(name))
@@ -140,7 +162,7 @@ impl AggregateUDFImpl for MergeStatesUdaf {
             Unmatched::Drop | Unmatched::Only => None,
         };
         Ok(Box::new(MergingAccumulator {
-            inner: self.call.physical(&self.types)?.create_accumulator()?,
+            inner: self.function.0.create_accumulator()?,
             row_of_nulls,
         }))
     }

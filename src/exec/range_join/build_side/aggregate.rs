@@ -11,6 +11,7 @@ use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
+use crate::exec::range_join::build_side::block_states::BlockStates;
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -35,13 +36,15 @@ pub(crate) struct AggregateEvaluator {
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over `columns`. What an accumulator takes is registered in the pool of `memory`.
+    /// The evaluator of an aggregate over `columns`. What an accumulator takes is registered in the pool of `memory`,
+    /// an empty reservation, and what it builds is built on up to `threads` threads.
     ///
     /// # Errors
     /// An internal error if a structure has not been built. If memory is short.
     pub(crate) fn try_new(
         aggregate: &ValueAggregate,
         columns: &[PreparedColumn],
+        threads: usize,
         metrics: &BuildMetrics,
         memory: &MemoryReservation,
     ) -> Result<Self> {
@@ -74,7 +77,7 @@ impl AggregateEvaluator {
                 });
             let arrays = arrays.collect();
             let accumulator =
-                RangeAccumulator::try_new(call, arrays, statistics, metrics, memory.new_empty());
+                RangeAccumulator::try_new(call, arrays, statistics, threads, metrics, memory);
             evaluator.accumulator = Some(Box::new(accumulator?));
         }
         Ok(evaluator)
@@ -82,7 +85,11 @@ impl AggregateEvaluator {
 
     /// Its structures that are built once ranges justify it.
     pub(crate) fn lazy_structures(&self) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
-        self.structures.iter().filter_map(|(_, built)| built.lazy())
+        let of_columns = self.structures.iter();
+        let of_columns = of_columns.filter_map(|(_, built)| built.lazy());
+        let states = self.accumulator.as_ref().and_then(|a| a.states());
+        let states = states.map(|states| Arc::<BlockStates>::clone(states) as _);
+        of_columns.chain(states)
     }
 
     /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0
@@ -92,7 +99,7 @@ impl AggregateEvaluator {
         ranges: &Ranges,
         thresholds: &[ArrayRef],
         rows: &SortedRows,
-        check: &dyn Fn() -> Result<()>,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<ArrayRef> {
         Ok(match self.function {
             AggregateKind::CountRows => {

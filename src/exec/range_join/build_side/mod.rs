@@ -2,8 +2,10 @@
 //! and range key, and indexes the value columns. Rows that memory can't hold are spilled. Knows the aggregates that
 //! the query needs, but nothing of the probe side. The session keeps some of them.
 
+pub(crate) mod accumulated_rows;
 pub(crate) mod accumulator;
 pub(crate) mod aggregate;
+pub(crate) mod block_states;
 mod build_on_devices;
 pub(crate) mod builder;
 pub(crate) mod collect_or_spill;
@@ -29,6 +31,5 @@ pub(crate) mod row_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
 pub(crate) mod sorted_values;
-pub(crate) mod states;
 pub(crate) mod threshold_index;
 pub(crate) mod value_index;

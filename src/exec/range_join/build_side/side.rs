@@ -153,7 +153,7 @@ impl BuildSide {
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
-        check: &dyn Fn() -> Result<()>,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<ArrayRef>> {
         let aggregates = self.aggregates.iter();
         let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, self.rows(), check));

@@ -233,8 +233,8 @@ impl SortAndIndex {
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
         let aggregates = self.columns.aggregates.iter();
-        let metrics = &self.metrics;
-        let evaluator = |a| AggregateEvaluator::try_new(a, &prepared, metrics, memory);
+        let (threads, metrics) = (self.threads, &self.metrics);
+        let evaluator = |a| AggregateEvaluator::try_new(a, &prepared, threads, metrics, memory);
         let aggregates = aggregates.map(evaluator);
         let aggregates = aggregates.collect::<Result<_>>()?;
         let matched = if self.columns.marks_rows {

@@ -132,7 +132,7 @@ impl ProbePartition {
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut SearchHints,
-        check: &dyn Fn() -> Result<()>,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<RecordBatch>> {
         match self.find_matches(batch, build, last_found)? {
             Some(matches) => self.join_matches(batch, build, matches, check),
@@ -145,7 +145,7 @@ impl ProbePartition {
         batch: &RecordBatch,
         build: &BuildSide,
         matches: KeyMatches,
-        check: &dyn Fn() -> Result<()>,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<RecordBatch>> {
         let ranges = self.refine(batch, build, matches, check)?;
         let (batch, ranges) = self.select_rows(batch, ranges)?;
@@ -434,7 +434,7 @@ impl ProbePartition {
         batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
-        check: &dyn Fn() -> Result<()>,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<ArrayRef>> {
         let thresholds = self.thresholds(batch, ranges)?;
         let _timer = self.metrics.time_query();

@@ -16,7 +16,6 @@ use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
 use crate::exec::range_join::aggregate_table::{Decider, PartsMerge};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
-use crate::exec::range_join::build_side::states::StateFunction;
 use crate::exec::range_join::probe::spilled::merge_states::merge_states;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
@@ -24,6 +23,7 @@ use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
+use crate::range_agg::states::StateFunction;
 
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
@@ -362,7 +362,8 @@ impl Merge {
     fn accumulated(call: Option<&AccumulatorCall>, types: &[DataType]) -> Result<Self> {
         match call {
             Some(call) if call.returns_state => {
-                Ok(Self::State(Box::new(StateFunction::try_new(call, types)?)))
+                let function = StateFunction::try_new(call.physical(types)?)?;
+                Ok(Self::State(Box::new(function)))
             }
             Some(call) => {
                 let accumulator = call.physical(types)?.create_accumulator();

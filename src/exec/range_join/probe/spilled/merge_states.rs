@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::common::Result;
 
 use crate::common::dictionaries::select;
-use crate::exec::range_join::build_side::states::StateFunction;
+use crate::range_agg::states::StateFunction;
 
 /// The states of the same probe rows over two sets of runs, as those over all of them. NULL is that of a row without a
 /// match.

@@ -1,0 +1,227 @@
+//! The states of an accumulator after blocks of the sorted rows, by which wide ranges are aggregated: in a tree of all
+//! rows once ranges have as many rows as there are, in one of the rows of a range before that, and where memory is
+//! short. The answers are the same bits.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use crate::common::ranges::Ranges;
+use crate::common::row_number::rows_between;
+use crate::common::workers::Workers;
+use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
+use crate::exec::range_join::build_side::on_demand::OnDemand;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::range_agg::state_tree::{Blocks, RangeStates, StateTree};
+
+/// The states of one call of an aggregate function.
+#[derive(Debug)]
+pub(crate) struct BlockStates {
+    rows: Arc<AccumulatedRows>,
+    blocks: Blocks,
+    threads: usize,
+    /// An empty reservation.
+    memory: MemoryReservation,
+    metrics: BuildMetrics,
+    built: OnDemand<Registered>,
+}
+
+/// A tree, with what registers its memory.
+#[derive(Debug)]
+struct Registered {
+    tree: StateTree,
+    memory: Arc<MemoryReservation>,
+}
+
+impl BlockStates {
+    /// Of a call over sorted rows; `None` if it sees rows in another order, or if its states are not small.
+    pub(crate) fn try_new(
+        rows: &Arc<AccumulatedRows>,
+        threads: usize,
+        metrics: &BuildMetrics,
+        memory: &MemoryReservation,
+    ) -> Option<Self> {
+        if rows.is_ordered() {
+            return None;
+        }
+        Some(Self {
+            blocks: Blocks::choose(rows.as_ref(), rows.len())?,
+            rows: Arc::clone(rows),
+            threads,
+            memory: memory.new_empty(),
+            metrics: metrics.clone(),
+            built: OnDemand::default(),
+        })
+    }
+
+    /// How many ranges [`Self::of_ranges`] should be asked for at a time.
+    pub(crate) fn ranges_at_a_time(&self) -> usize {
+        let built = self.built.get();
+        built.map_or(1, |built| built.tree.ranges_at_a_time())
+    }
+
+    /// The states that cover each range that is wide.
+    pub(crate) fn of_ranges<'a>(
+        &self,
+        ranges: impl Iterator<Item = &'a Range<usize>>,
+        check: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<Vec<Option<RangeStates>>> {
+        if let Some(Registered { tree, .. }) = self.built.get() {
+            let states = tree.of_ranges(ranges)?;
+            let wide = states.iter().flatten().count();
+            self.metrics.record_block_states(wide);
+            return Ok(states);
+        }
+        let workers = Workers::new(1, check);
+        let own_tree = |range: &Range<usize>| {
+            let Some(blocks) = self.blocks.of_range(range) else {
+                return Ok(None);
+            };
+            let tree = StateTree::build(&*self.rows, self.blocks, blocks, workers)?;
+            Ok(tree.of_ranges(std::iter::once(range))?.pop().flatten())
+        };
+        ranges.map(own_tree).collect()
+    }
+
+    fn try_build(&self) -> Result<Registered> {
+        let _timers = [
+            self.metrics.index_time.timer(),
+            self.metrics.elapsed_compute.timer(),
+        ];
+        let rows = self.rows.len();
+        let memory = self.memory.new_empty();
+        // The levels, and all of them in one array.
+        memory.try_grow(2 * self.blocks.tree_bytes(rows))?;
+        let workers = Workers::new(self.threads, &|| Ok(()));
+        let all = self.blocks.of_all(rows);
+        let tree = StateTree::build(&*self.rows, self.blocks, all, workers)?;
+        memory.try_resize(tree.bytes())?;
+        self.metrics.index_bytes.add(tree.bytes());
+        let memory = Arc::new(memory);
+        Ok(Registered { tree, memory })
+    }
+}
+
+impl LazyStructure for BlockStates {
+    fn should_build(&self, ranges: &Ranges) -> bool {
+        if self.built.is_decided() {
+            return false;
+        }
+        let ranges = ranges.iter().filter_map(|range| rows_between(range).ok());
+        let ranges = ranges.map(|rows| rows.start as usize..rows.end as usize);
+        let wide = ranges.filter(|range| self.blocks.of_range(range).is_some());
+        let rows = wide.map(|range| range.len()).fold(0, usize::saturating_add);
+        self.built.is_justified(rows, self.rows.len())
+    }
+
+    fn build(&self) -> Result<()> {
+        let what = format!("states of {}", self.rows.call().text);
+        let build = || self.try_build().map(Some);
+        self.built.build(&what, &|| Ok(()), build);
+        Ok(())
+    }
+
+    /// What it will take is not registered before it is built: without it rows are read.
+    fn memory(&self) -> Vec<Arc<MemoryReservation>> {
+        let built = self.built.get();
+        let memory = built.map(|built| Arc::clone(&built.memory));
+        memory.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+    use arrow::datatypes::{Float64Type, UInt64Type};
+    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+    use datafusion::functions_aggregate::correlation::corr_udaf;
+    use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+    use rmq_testing::runs;
+
+    use super::*;
+    use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
+    use crate::logical_plan::accumulator_call::AccumulatorCall;
+    use crate::range_agg::state_tree::AggregatedRows;
+
+    fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
+        let call = AccumulatorCall {
+            function: corr_udaf(),
+            literals: vec![None, None],
+            order_by: vec![],
+            is_filtered: false,
+            is_distinct: false,
+            ignores_nulls: false,
+            returns_state: false,
+            text: "corr".to_owned(),
+        };
+        let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let (call, columns) = (Arc::new(call), columns.to_vec());
+        RangeAccumulator::try_new(&call, columns, None, threads, &metrics, &memory)
+            .expect("a function over floats")
+    }
+
+    #[test]
+    fn answers_are_the_same_bits_before_states_are_built_and_by_any_threads() {
+        for mut random in runs("block_states_bits", &[]) {
+            let rows = 300 + random.below(200_000);
+            let mut column = || -> ArrayRef {
+                let values = (0..rows).map(|_| {
+                    let value = random.below(1 << 20);
+                    (value % 7 != 0).then_some(value as f64 / 3.0)
+                });
+                Arc::new(values.collect::<Float64Array>())
+            };
+            let columns = [column(), column()];
+            let ranges: Ranges = (0..200)
+                .map(|_| {
+                    let start = random.below(rows);
+                    let length = random.below(rows - start) >> random.below(12);
+                    (start as i64, (start + length) as i64 - 1)
+                })
+                .collect();
+            let check = || Ok(());
+            let unbuilt = correlation(&columns, 1);
+            let expected = unbuilt.evaluate(&ranges, &check).expect("no error");
+            let bits = |values: &ArrayRef| {
+                let values = values.as_primitive::<Float64Type>();
+                values.reinterpret_cast::<UInt64Type>()
+            };
+            for threads in [1, 3] {
+                let built = correlation(&columns, threads);
+                let states = built.states().expect("small states");
+                states.build().expect("no error");
+                assert!(states.memory()[0].size() > 0);
+                let found = built.evaluate(&ranges, &check).expect("no error");
+                assert_eq!(bits(&found), bits(&expected), "{rows} rows");
+            }
+            // And near what one accumulator finds that reads all rows.
+            let (found, states) = (
+                expected.as_primitive::<Float64Type>(),
+                unbuilt.states().expect("small states"),
+            );
+            for (i, range) in ranges.iter().enumerate() {
+                let range = rows_between(range).expect("rows");
+                let (start, length) = (range.start as usize, range.len());
+                let mut accumulator = states.rows.function().function.create_accumulator();
+                let accumulator = accumulator.as_mut().expect("a function over floats");
+                let slices = columns.iter().map(|c| c.slice(start, length));
+                let slices: Vec<_> = slices.collect();
+                accumulator.update_batch(&slices).expect("floats");
+                let value = accumulator.evaluate().expect("a number").to_array();
+                let value = value.expect("a number");
+                let value = value.as_primitive::<Float64Type>();
+                assert_eq!(found.is_valid(i), value.is_valid(0), "{range:?}");
+                let (found, value) = (found.value(i), value.value(0));
+                assert!(
+                    (found - value).abs() < 1e-9,
+                    "{range:?}: {found}, not {value}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! A tree of the states of any aggregate over blocks of sorted rows, by which a range of rows is aggregated in time
+//! logarithmic in its length: after Leis et al., "Efficient Processing of Window Functions in Analytical SQL Queries",
+//! PVLDB 2015.
+//!
+//! A leaf has the state after a block of rows, a node above it the states of [`FAN_OUT`] nodes, merged in the order of
+//! the rows. A range updates an accumulator with the rows before its first whole block, merges the states of the fewest
+//! nodes that cover its whole blocks, and updates it with the rows after these.
+//!
+//! Blocks begin at multiples of their length, and a node at a multiple of its own. So the state of a node is the same in
+//! the tree of all rows and in that of one range, and answers are the same bits whether there is a tree or not. Of
+//! floats these differ in the last digits from those of an accumulator that sees one row after another: the rounding
+//! errors of merged states are fewer.
+//!
+//! Accumulators, not `GroupsAccumulator`s, compute the states: those of `corr` add up plain squares, which are less
+//! exact, and most functions have none.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
+use arrow::compute::{concat, take_arrays};
+use datafusion::common::{Result, internal_err};
+use datafusion::logical_expr::Accumulator;
+
+use crate::common::array_bytes::array_bytes;
+use crate::common::row_number::row_number;
+use crate::common::workers::Workers;
+use crate::range_agg::states::StateFunction;
+
+/// The nodes below a node.
+const FAN_OUT: usize = 16;
+
+/// Ranges with fewer whole blocks are read row by row.
+const MIN_BLOCKS: usize = 8;
+
+/// The bytes of a state for each row of its block: states of more take about as much as the rows.
+const BYTES_A_ROW: usize = 8;
+
+/// The blocks that are considered: those of variances, and those of sketches of distinct values (16 KiB).
+const BLOCK_ROWS: Range<u32> = 5..14;
+
+/// The bytes of the states that are merged at a time, about.
+const BYTES_AT_A_TIME: usize = 1 << 18;
+
+/// The states that are merged for a range, about.
+const STATES_OF_A_RANGE: usize = 40;
+
+/// The nodes that one thread computes at a time.
+const NODES_AT_A_TIME: usize = 256;
+
+/// An aggregate of rows by accumulators.
+pub(crate) trait AggregatedRows: Debug + Send + Sync {
+    /// The function, with the fields of its states.
+    fn function(&self) -> &StateFunction;
+
+    /// Shows an accumulator consecutive rows, few enough to need no check for cancellation.
+    ///
+    /// # Errors
+    /// The accumulator's.
+    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()>;
+}
+
+/// The blocks that rows are divided into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    rows: usize,
+    /// The most bytes that a state was seen to take.
+    state_bytes: usize,
+}
+
+impl Blocks {
+    /// The shortest blocks whose states are smaller than their rows. `None` if states grow with the rows, or can't be
+    /// merged, or if there are too few of `rows` rows.
+    ///
+    /// The states are those after some rows at the start, in the middle and at the end.
+    pub(crate) fn choose(aggregated: &dyn AggregatedRows, rows: usize) -> Option<Self> {
+        let lengths = BLOCK_ROWS.map(|bits| 1_usize << bits);
+        let mut lengths = lengths.take_while(|length| MIN_BLOCKS * length <= rows);
+        lengths.find_map(|length| {
+            let longer = MIN_BLOCKS * length;
+            let starts = [0, (rows - longer) / 2, rows - longer];
+            let bytes = |length: usize| -> Result<usize> {
+                let states = starts.map(|start| state_bytes(aggregated, start..start + length));
+                states
+                    .into_iter()
+                    .try_fold(0, |most, bytes| Ok(most.max(bytes?)))
+            };
+            let (one, several) = (bytes(length).ok()?, bytes(longer).ok()?);
+            let is_small = one <= BYTES_A_ROW * length && several < 2 * one.max(1);
+            is_small.then_some(Self {
+                rows: length,
+                state_bytes: several,
+            })
+        })
+    }
+
+    /// The whole blocks in a range of rows, if they are enough for their states to be merged.
+    pub(crate) fn of_range(self, rows: &Range<usize>) -> Option<Range<usize>> {
+        let blocks = rows.start.div_ceil(self.rows)..rows.end / self.rows;
+        (blocks.len() >= MIN_BLOCKS).then_some(blocks)
+    }
+
+    /// All whole blocks of this many rows.
+    pub(crate) fn of_all(self, rows: usize) -> Range<usize> {
+        0..rows / self.rows
+    }
+
+    /// About the bytes of a tree over this many rows.
+    pub(crate) fn tree_bytes(self, rows: usize) -> usize {
+        let nodes = rows / self.rows + rows / self.rows / (FAN_OUT - 1);
+        nodes.saturating_mul(self.state_bytes)
+    }
+
+    /// The rows of consecutive blocks.
+    pub(crate) fn rows_of(self, blocks: &Range<usize>) -> Range<usize> {
+        blocks.start * self.rows..blocks.end * self.rows
+    }
+}
+
+/// The bytes of the state after some rows, if another accumulator can merge it.
+fn state_bytes(aggregated: &dyn AggregatedRows, rows: Range<usize>) -> Result<usize> {
+    let function = aggregated.function();
+    let mut accumulator = function.function.create_accumulator()?;
+    aggregated.update(&mut *accumulator, rows)?;
+    let mut column = function.column(1);
+    column.push(Some(&accumulator.state()?))?;
+    let state = column.finish()?;
+    let mut other = function.function.create_accumulator()?;
+    function.merge(&mut *other, state.as_struct().columns())?;
+    other.evaluate()?;
+    Ok(state
+        .as_struct()
+        .columns()
+        .iter()
+        .map(|field| array_bytes(field))
+        .sum())
+}
+
+/// The nodes of one level.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    /// The number of its first node that is in the tree.
+    first: usize,
+    /// The position of its state among all.
+    position: usize,
+}
+
+/// The states of all nodes that lie in consecutive blocks.
+#[derive(Debug)]
+pub(crate) struct StateTree {
+    blocks: Blocks,
+    levels: Vec<Level>,
+    /// The fields of the states, those of the leaves first.
+    states: Vec<ArrayRef>,
+}
+
+impl StateTree {
+    /// Over the whole blocks of some rows.
+    ///
+    /// # Errors
+    /// Those of the function; if states are too large for one array, or the query is cancelled.
+    pub(crate) fn build(
+        aggregated: &dyn AggregatedRows,
+        blocks: Blocks,
+        over: Range<usize>,
+        workers: Workers,
+    ) -> Result<Self> {
+        let function = aggregated.function();
+        let mut nodes = over;
+        let mut built: Vec<ArrayRef> = vec![];
+        let (mut levels, mut position) = (vec![], 0);
+        while !nodes.is_empty() {
+            let below = built.last().zip(levels.last());
+            let state = |node: usize| {
+                let mut accumulator = function.function.create_accumulator()?;
+                match below {
+                    None => {
+                        aggregated.update(&mut *accumulator, blocks.rows_of(&(node..node + 1)))?
+                    }
+                    Some((below, Level { first, .. })) => {
+                        let children = below.slice(FAN_OUT * node - first, FAN_OUT);
+                        function.merge(&mut *accumulator, children.as_struct().columns())?;
+                    }
+                }
+                accumulator.state()
+            };
+            let parts = nodes.clone().step_by(NODES_AT_A_TIME);
+            let parts = parts.map(|start| start..nodes.end.min(start + NODES_AT_A_TIME));
+            let parts = workers.map(parts.collect(), |part: Range<usize>| {
+                let mut column = function.column(part.len());
+                for node in part {
+                    column.push(Some(&state(node)?))?;
+                }
+                column.finish()
+            })?;
+            let level = concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
+            levels.push(Level {
+                first: nodes.start,
+                position,
+            });
+            position += level.len();
+            built.push(level);
+            nodes = nodes.start.div_ceil(FAN_OUT)..nodes.end / FAN_OUT;
+        }
+        let fields = built
+            .first()
+            .map_or(0, |level| level.as_struct().num_columns());
+        let states = (0..fields).map(|field| {
+            let levels = built
+                .iter()
+                .map(|level| level.as_struct().column(field).as_ref());
+            concat(&levels.collect::<Vec<_>>())
+        });
+        let states = states.collect::<Result<_, _>>()?;
+        Ok(Self {
+            blocks,
+            levels,
+            states,
+        })
+    }
+
+    /// The bytes of all states.
+    pub(crate) fn bytes(&self) -> usize {
+        self.states.iter().map(|field| array_bytes(field)).sum()
+    }
+
+    /// How many ranges [`Self::of_ranges`] should be asked for at a time, for their states to stay in the cache.
+    pub(crate) fn ranges_at_a_time(&self) -> usize {
+        let states = self.states.first().map_or(0, Array::len);
+        let bytes = STATES_OF_A_RANGE * self.bytes() / states.max(1);
+        (BYTES_AT_A_TIME / bytes.max(1)).max(1)
+    }
+
+    /// Appends the positions of the fewest nodes that cover these blocks, in the order of the rows.
+    ///
+    /// # Errors
+    /// An internal error if the tree has none of them.
+    fn cover(&self, blocks: Range<usize>, positions: &mut Vec<u32>) -> Result<()> {
+        let mut nodes = blocks;
+        let mut after = vec![];
+        for level in &self.levels {
+            let above = nodes.start.div_ceil(FAN_OUT)..nodes.end / FAN_OUT;
+            let whole = if above.is_empty() {
+                nodes.end..nodes.end
+            } else {
+                FAN_OUT * above.start..FAN_OUT * above.end
+            };
+            let push = |nodes: Range<usize>, positions: &mut Vec<u32>| -> Result<()> {
+                for node in nodes {
+                    let Some(offset) = node.checked_sub(level.first) else {
+                        return internal_err!("a tree of states begins after a range");
+                    };
+                    positions.push(row_number(level.position + offset)?);
+                }
+                Ok(())
+            };
+            push(nodes.start..whole.start, positions)?;
+            let mut last = vec![];
+            push(whole.end..nodes.end, &mut last)?;
+            after.push(last);
+            nodes = above;
+            if nodes.is_empty() {
+                break;
+            }
+        }
+        positions.extend(after.into_iter().rev().flatten());
+        Ok(())
+    }
+
+    /// The states that cover each range of rows with enough whole blocks of the tree.
+    ///
+    /// # Errors
+    /// Arrow's, and an internal error if the tree lacks blocks of a range.
+    pub(crate) fn of_ranges<'a>(
+        &self,
+        ranges: impl Iterator<Item = &'a Range<usize>>,
+    ) -> Result<Vec<Option<RangeStates>>> {
+        let mut positions = vec![];
+        let mut found = vec![];
+        for range in ranges {
+            let start = positions.len();
+            let blocks = self.blocks.of_range(range);
+            if let Some(blocks) = blocks.clone() {
+                self.cover(blocks, &mut positions)?;
+            }
+            found.push((blocks, start..positions.len()));
+        }
+        let fields = take_arrays(&self.states, &UInt32Array::from(positions), None)?;
+        let states = found.into_iter().map(|(blocks, positions)| {
+            let fields = fields.iter();
+            let fields = fields.map(|field| field.slice(positions.start, positions.len()));
+            Some(RangeStates {
+                rows: self.blocks.rows_of(&blocks?),
+                fields: fields.collect(),
+            })
+        });
+        Ok(states.collect())
+    }
+}
+
+/// The states of the whole blocks of a range.
+#[derive(Debug)]
+pub(crate) struct RangeStates {
+    /// The rows of these blocks.
+    rows: Range<usize>,
+    /// The states in the order of the rows, field by field.
+    fields: Vec<ArrayRef>,
+}
+
+impl RangeStates {
+    /// Shows an accumulator the rows of the range.
+    ///
+    /// # Errors
+    /// The accumulator's.
+    pub(crate) fn accumulate(
+        &self,
+        aggregated: &dyn AggregatedRows,
+        range: Range<usize>,
+        accumulator: &mut dyn Accumulator,
+    ) -> Result<()> {
+        aggregated.update(accumulator, range.start..self.rows.start)?;
+        aggregated.function().merge(accumulator, &self.fields)?;
+        aggregated.update(accumulator, self.rows.end..range.end)
+    }
+}
