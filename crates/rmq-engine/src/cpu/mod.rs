@@ -41,4 +41,4 @@ pub use lazy_index::LazyBuild;
 pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};
 pub use simd::dispatch::Simd;
 pub(crate) use wavelet_matrix::Keys;
-pub use wavelet_matrix::{DistinctCounts, KeyStatistics, WaveletMatrix, previous_rows};
+pub use wavelet_matrix::{DistinctCounts, KeyStatistics, RankKey, WaveletMatrix, previous_rows};

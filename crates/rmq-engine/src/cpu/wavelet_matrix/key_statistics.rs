@@ -3,7 +3,7 @@
 use crate::column::Column;
 use crate::cpu::wavelet_matrix::distinct::previous_rows;
 use crate::cpu::wavelet_matrix::matrix::WaveletMatrix;
-use crate::cpu::wavelet_matrix::ranks::{Keys, RankedKeys, rank_keys};
+use crate::cpu::wavelet_matrix::ranks::{Keys, RankKey, RankedKeys};
 use crate::crossings::check_length;
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
@@ -13,7 +13,7 @@ const BATCH: usize = 1024;
 
 /// Counts of values below a threshold, and n-th smallest values, of ranges of one column. NULLs are no values.
 ///
-/// Ranges are `left[i]..=right[i]`, clipped to the rows; one whose left bound is above its right one is empty. An answer
+/// Ranges are `left[i]..=right[i]`, clipped to the rows; one whose left bound is above its right one is empty. Each
 /// takes as many steps as the number of distinct values has bits.
 ///
 /// ```
@@ -39,7 +39,7 @@ pub struct KeyStatistics<K> {
     has_missing: bool,
 }
 
-impl<K: Key> KeyStatistics<K> {
+impl<K: RankKey> KeyStatistics<K> {
     /// Builds the statistics on up to `threads` threads. While they are built, they take some four times the bytes of
     /// the column besides.
     ///
@@ -64,7 +64,7 @@ impl<K: Key> KeyStatistics<K> {
             ranks,
             distinct,
             has_missing,
-        } = rank_keys(keys, threads, stops)?;
+        } = K::rank(keys, threads, stops)?;
         Ok(Self {
             ranks: WaveletMatrix::build(&ranks, distinct.len() as u32 + 1, threads, stops)?,
             distinct,
@@ -131,6 +131,24 @@ impl<K: Key> KeyStatistics<K> {
         self.count_ranks(left, right, counts, |i| {
             let threshold = self.encoding.encode(thresholds[i]);
             self.distinct.partition_point(|key| *key < threshold) as u32
+        })
+    }
+
+    /// Writes how many values of each range have a key that is at most `keys[i]` to `counts[i]`. Keys are those of the
+    /// column's encoding.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn count_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        keys: &[K],
+        counts: &mut [i64],
+    ) -> Result<(), EngineError> {
+        check_length("the slice of keys", left.len(), keys.len())?;
+        self.count_ranks(left, right, counts, |i| {
+            self.distinct.partition_point(|key| *key <= keys[i]) as u32
         })
     }
 
@@ -225,7 +243,7 @@ impl DistinctCounts {
     ///
     /// # Errors
     /// As [`KeyStatistics::build`].
-    pub fn build<K: Key>(
+    pub fn build<K: RankKey>(
         column: &Column<K>,
         threads: usize,
         stops: &dyn Fn() -> bool,
@@ -233,7 +251,7 @@ impl DistinctCounts {
         Self::of_keys(Keys::from(column), threads, stops)
     }
 
-    pub(crate) fn of_keys<K: Key>(
+    pub(crate) fn of_keys<K: RankKey>(
         keys: Keys<'_, K>,
         threads: usize,
         stops: &dyn Fn() -> bool,
@@ -241,7 +259,7 @@ impl DistinctCounts {
         let rows = check_rows(keys)?;
         let RankedKeys {
             ranks, distinct, ..
-        } = rank_keys(keys, threads, stops)?;
+        } = K::rank(keys, threads, stops)?;
         let none = distinct.len() as u32;
         let mut previous = previous_rows(&ranks, none + 1);
         for (previous, rank) in previous.iter_mut().zip(&ranks) {
@@ -348,7 +366,7 @@ mod tests {
         for case in 0..200 {
             let rows = [0, 1, 2, rng.usize(..300), rng.usize(..3000)][case % 5];
             let bits: Vec<u32> = (0..rows).map(|_| rng.u32(..50).wrapping_sub(25)).collect();
-            let valid: Vec<u8> = (0..rows.div_ceil(8) + 1).map(|_| rng.u8(..)).collect();
+            let valid: Vec<u8> = (0..=rows.div_ceil(8)).map(|_| rng.u8(..)).collect();
             let mut column = Column::new(Arc::new(bits), Encoding::signed());
             if rng.bool() {
                 let validity = Validity::new(Arc::new(valid), 5);
@@ -382,6 +400,14 @@ mod tests {
             statistics
                 .nth_smallest(&left, &right, &smaller, &mut nth, &mut valid)
                 .expect("lengths");
+            let keys: Vec<u32> = thresholds
+                .iter()
+                .map(|bits| column.encoding().encode(*bits))
+                .collect();
+            let mut at_most = vec![7; queries];
+            statistics
+                .count_at_most(&left, &right, &keys, &mut at_most)
+                .expect("lengths");
             distinct
                 .count(&left, &right, &mut of_distinct)
                 .expect("lengths");
@@ -402,6 +428,8 @@ mod tests {
                 let threshold = thresholds[i].cast_signed();
                 let expected = values.iter().filter(|value| **value < threshold).count();
                 assert_eq!(below[i], expected as i64, "{what}");
+                let expected = values.iter().filter(|value| **value <= threshold).count();
+                assert_eq!(at_most[i], expected as i64, "{what}");
                 let found = (valid[i / 64] >> (i % 64) & 1 == 1).then_some(nth[i].cast_signed());
                 let expected = usize::try_from(smaller[i])
                     .ok()

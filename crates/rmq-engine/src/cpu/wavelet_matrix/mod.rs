@@ -26,3 +26,4 @@ pub use distinct::previous_rows;
 pub use key_statistics::{DistinctCounts, KeyStatistics};
 pub use matrix::WaveletMatrix;
 pub(crate) use ranks::Keys;
+pub use ranks::RankKey;

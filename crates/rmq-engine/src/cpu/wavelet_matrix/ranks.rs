@@ -25,8 +25,8 @@ const SAMPLED: usize = 32;
 const MIN_PER_THREAD: usize = 1 << 16;
 
 /// The keys of a column's rows.
-#[derive(Clone, Copy)]
-pub(crate) struct Keys<'a, K> {
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a, K> {
     pub(crate) bits: &'a [K],
     pub(crate) encoding: Encoding<K>,
     pub(crate) validity: Option<&'a Validity>,
@@ -52,8 +52,37 @@ impl<'a, K: Key> From<&'a Column<K>> for Keys<'a, K> {
     }
 }
 
+/// A key whose rows can be ranked: `u32`, `u64` or `u128`.
+pub trait RankKey: Key {
+    /// Ranks fewer than 2^32 rows, on up to `threads` threads.
+    #[doc(hidden)]
+    fn rank(
+        keys: Keys<'_, Self>,
+        threads: usize,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<RankedKeys<Self>, EngineError>;
+}
+
+/// Compiles the sort in this crate, which is optimized in each profile.
+macro_rules! rank_key {
+    ($($key:ty)*) => {$(
+        impl RankKey for $key {
+            fn rank(
+                keys: Keys<'_, Self>,
+                threads: usize,
+                stops: &dyn Fn() -> bool,
+            ) -> Result<RankedKeys<Self>, EngineError> {
+                rank_keys(keys, threads, stops)
+            }
+        }
+    )*};
+}
+
+rank_key!(u32 u64 u128);
+
 /// The rank of each row of a column.
-pub(super) struct RankedKeys<K> {
+#[derive(Debug)]
+pub struct RankedKeys<K> {
     /// The rank of each row; that of a row without a value is the number of distinct keys.
     pub(super) ranks: Vec<u32>,
     /// The distinct keys in ascending order.
@@ -61,8 +90,7 @@ pub(super) struct RankedKeys<K> {
     pub(super) has_missing: bool,
 }
 
-/// Ranks fewer than 2^32 rows by their keys, on up to `threads` threads.
-pub(super) fn rank_keys<K: Key>(
+fn rank_keys<K: Key>(
     keys: Keys<'_, K>,
     threads: usize,
     stops: &dyn Fn() -> bool,
@@ -238,7 +266,7 @@ mod tests {
             let rows = [0, 1, 2, rng.usize(..1000), 200_000 + rng.usize(..100_000)][case % 5];
             let values = [1, 2, 1000, u64::MAX][rng.usize(..4)];
             let bits: Vec<u64> = (0..rows).map(|_| rng.u64(..values)).collect();
-            let valid: Vec<u8> = (0..rows.div_ceil(8) + 1).map(|_| rng.u8(..)).collect();
+            let valid: Vec<u8> = (0..=rows.div_ceil(8)).map(|_| rng.u8(..)).collect();
             let with_missing = rng.bool();
             let encoding = [Encoding::unsigned(), Encoding::float()][rng.usize(..2)];
             let validity = Validity::new(Arc::new(valid), 3);
