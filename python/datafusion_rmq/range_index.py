@@ -171,10 +171,10 @@ class RangeIndex:
         is at `q * (n - 1)`. Its fraction is cut to 6 decimals. Of floats answers have their type, of integers they are
         float64. A range without a value gets `default`, by default NaN.
 
-        The first call, also that of `count_below`, builds an index, in about the time of sorting the array and four times its
-        memory. The index takes 1.33 bits for each value and each bit of the number of distinct values, and these values once
-        more: 4 bytes a value for ten million float64 values, a million of them distinct. Ranges of any length take about the
-        same time.
+        The first call, also that of `count_below`, builds an index, in some 0.15 s for a million values on one thread, and with
+        four times the array's memory meanwhile. The index takes 1.33 bits for each value and each bit of the number of distinct
+        values, and these values once more: 4 bytes a value for ten million float64 values, a million of them distinct. Ranges of
+        any length take about the same time.
 
         >>> index = RangeIndex([5, 3, 8, 4])
         >>> index.quantile([0, 0, 2], [3, 2, 1], 0.5)
@@ -218,8 +218,8 @@ class RangeIndex:
         """How many distinct values each range has, as `count(DISTINCT v)` in SQL: missing values are not counted, and -0.0
         and 0.0 are two. (SQL counts NaN as a value, which is missing here.)
 
-        The first call builds an index, in about the time of sorting the array and four times its memory. The index takes 1.33
-        bits for each value and each bit of their number: 4 bytes a value for ten million.
+        The first call builds an index, in about the time and memory of that of `quantile`. It takes 1.33 bits for each value and
+        each bit of their number: 4 bytes a value for ten million.
 
         >>> RangeIndex([5, 3, 5, 5]).count_distinct([0, 2, 3], [3, 3, 1])
         array([2, 1, 0])

