@@ -86,7 +86,7 @@ pub use common::options::{
     ByteSize, DeviceList, EngineChoice, JoinModeChoice, PruningChoice, RangeJoinChoice, RmqOptions,
     SessionRole,
 };
-pub use common::range_function::{RangeFunction, RangeResult};
+pub use common::range_function::{IndexKind, RangeFunction, RangeResult, RangeStatistic};
 pub use kept::catalog::SharedIndexes;
 pub use kept::named_index::NamedIndex;
 pub use kept::table_version::{TableVersion, VersionedTable};

@@ -1,4 +1,4 @@
-"""Range minima and maxima of one array, without SQL."""
+"""Range minima and maxima, quantiles and counts of one array, without SQL."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ _UNITS = {"Second": "s", "Millisecond": "ms", "Microsecond": "us", "Nanosecond":
 
 
 class RangeIndex:
-    """The minima and maxima of ranges of an array, millions at a time.
+    """The minima and maxima, quantiles and counts of ranges of an array, millions at a time.
 
     `values` is a NumPy array, an Arrow array, a Series of polars or pandas, or anything else with the buffer protocol or
     an Arrow export: integers, floats, dates, times and durations. It is not copied, so it must not change afterwards,
@@ -30,8 +30,8 @@ class RangeIndex:
     arrays of them. Missing values are skipped, as by `numpy.nanmin`. Answers are NumPy arrays, or scalars where both bounds
     are.
 
-    With `device="cuda"` an NVIDIA GPU has the index; without one that is an error. `threads` is the most threads that
-    build and answer on the CPU, by default all cores.
+    With `device="cuda"` an NVIDIA GPU has the index; without one that is an error. Quantiles and counts are the CPU's on
+    any device. `threads` is the most threads that build and answer on the CPU, by default all cores.
 
     >>> import numpy as np
     >>> index = RangeIndex(np.array([10.2, 9.8, np.nan, 10.6, 9.7]))
@@ -43,6 +43,8 @@ class RangeIndex:
     np.float64(10.2)
     >>> index.first_at_most(0, 4, 9.75)
     np.int64(4)
+    >>> index.quantile(0, 4, [0.5, 1])
+    array([10. , 10.6])
     """
 
     def __init__(self, values: Any, *, device: str = "cpu", threads: int | None = None) -> None:
@@ -78,7 +80,8 @@ class RangeIndex:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of what was built so far, besides the array itself. Minima and maxima are built when first needed.
+        """Bytes of what was built so far, besides the array itself. What answers minima, maxima, quantiles and numbers of
+        distinct values is built when first needed.
 
         >>> index = RangeIndex([5, 3, 8])
         >>> index.index_bytes
@@ -161,6 +164,70 @@ class RangeIndex:
         """
         return self._crossings(True, True, left, right, x)
 
+    def quantile(self, left: "npt.ArrayLike", right: "npt.ArrayLike", q: "npt.ArrayLike", *, default: Any = None) -> "npt.NDArray[np.floating[Any]]":
+        """The quantile of each range, between two values by linear interpolation: 0.5 is the median.
+
+        As `percentile_cont` in SQL: the values of a range, n of them, are numbered from 0 in ascending order, and the quantile
+        is at `q * (n - 1)`. Its fraction is cut to 6 decimals. Of floats answers have their type, of integers they are
+        float64. A range without a value gets `default`, by default NaN.
+
+        The first call, also that of `count_below`, builds an index, in some 0.15 s for a million values on one thread, and with
+        four times the array's memory meanwhile. The index takes 1.33 bits for each value and each bit of the number of distinct
+        values, and these values once more: 4 bytes a value for ten million float64 values, a million of them distinct. Ranges of
+        any length take about the same time.
+
+        >>> index = RangeIndex([5, 3, 8, 4])
+        >>> index.quantile([0, 0, 2], [3, 2, 1], 0.5)
+        array([4.5, 5. , nan])
+        >>> index.quantile(0, 3, [0, 0.25, 1])
+        array([3.  , 3.75, 8.  ])
+        """
+        np = _numpy()
+        if self._dtype.kind in "mM":
+            raise TypeError(f"{self._dtype} values have no quantiles, which are between two of them; index them as integers: values.view('i8')")
+        shape, (lefts, rights, fractions) = self._bounds(left, right, _fractions(np, q))
+        at = fractions * np.maximum(self._index.counts(lefts, rights) - 1, 0)
+        lower = np.floor(at)
+        below, missing = self._nth_smallest(lefts, rights, lower)
+        above, _ = self._nth_smallest(lefts, rights, np.ceil(at))
+        # The same digits as percentile_cont's.
+        weight = np.trunc((at - lower) * 1e6) / 1e6
+        with np.errstate(invalid="ignore", over="ignore"):
+            quantiles = np.where(at == lower, below, below + (above - below) * weight)
+            quantiles = quantiles.astype(self._dtype if self._dtype.kind == "f" else np.float64)
+        if missing is not None:
+            quantiles[missing] = np.nan if default is None else default
+        answers: "npt.NDArray[Any]" = quantiles.reshape(shape)[()]
+        return answers
+
+    def count_below(self, left: "npt.ArrayLike", right: "npt.ArrayLike", x: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
+        """How many values of each range are below `x`, as `count(*) FILTER (WHERE v < x)` in SQL.
+
+        Thresholds are those of `first_at_least`: compared exactly, and -0.0 is not below 0.0. The index is that of `quantile`.
+
+        >>> RangeIndex([10.2, 10.4, 9.9, 10.1, 9.7]).count_below([0, 3, 4], [4, 3, 2], 10.15)
+        array([3, 1, 0])
+        """
+        np = _numpy()
+        # Below a threshold is what is not at least that.
+        shape, (lefts, rights, thresholds) = self._bounds(left, right, self._thresholds(np, x, True))
+        answers: "npt.NDArray[Any]" = self._index.counts_below(lefts, rights, _bits(thresholds)).reshape(shape)[()]
+        return answers
+
+    def count_distinct(self, left: "npt.ArrayLike", right: "npt.ArrayLike") -> "npt.NDArray[np.int64]":
+        """How many distinct values each range has, as `count(DISTINCT v)` in SQL: missing values are not counted, and -0.0
+        and 0.0 are two. (SQL counts NaN as a value, which is missing here.)
+
+        The first call builds an index, in about the time and memory of that of `quantile`. It takes 1.33 bits for each value and
+        each bit of their number: 4 bytes a value for ten million.
+
+        >>> RangeIndex([5, 3, 5, 5]).count_distinct([0, 2, 3], [3, 3, 1])
+        array([2, 1, 0])
+        """
+        shape, (lefts, rights) = self._bounds(left, right)
+        answers: "npt.NDArray[np.int64]" = self._index.counts_distinct(lefts, rights).reshape(shape)[()]
+        return answers
+
     def __reduce__(self) -> Any:
         raise TypeError("a RangeIndex does not pickle, as it uses the memory of its array; pickle the array, and index it again")
 
@@ -204,15 +271,23 @@ class RangeIndex:
 
     def _crossings(self, at_least: bool, last: bool, left: Any, right: Any, x: Any) -> "npt.NDArray[np.int64]":
         np = _numpy()
+        x = self._thresholds(np, x, at_least)
+        shape, (left, right, bits) = self._bounds(left, right, x)
+        answers: "npt.NDArray[Any]" = self._index.crossings(at_least, last, left, right, _bits(bits)).reshape(shape)[()]
+        return answers
+
+    def _thresholds(self, np: Any, x: Any, at_least: bool) -> Any:
+        """Thresholds as values of the indexed type."""
         x = _unmasked(np, "x", x)
         if self._dtype.kind in "mM" and x.dtype.kind in "OU":
             # Python's dates and times, and texts.
             x = x.astype(f"{self._dtype.kind}8")
-        exact = _threshold(np, x, at_least, self._dtype, np.dtype(self._index.dtype))
-        shape, (left, right, bits) = self._bounds(left, right, exact)
-        bits = bits.view(f"u{bits.dtype.itemsize}")
-        answers: "npt.NDArray[Any]" = self._index.crossings(at_least, last, left, right, bits).reshape(shape)[()]
-        return answers
+        return _threshold(np, x, at_least, self._dtype, np.dtype(self._index.dtype))
+
+    def _nth_smallest(self, left: Any, right: Any, smaller: Any) -> Any:
+        """The value of each range with this many smaller ones, as float64, and which ranges have none, if any."""
+        bits, missing = self._index.nth_smallest(left, right, smaller.astype("i8"))
+        return bits.view(self._index.dtype).astype("f8"), missing
 
 
 def _numpy() -> Any:
@@ -291,6 +366,21 @@ def _positions_of(np: Any, name: str, bounds: Any) -> Any:
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(np.iinfo(np.int64).max))
     return array.astype(np.int64, copy=False)
+
+
+def _bits(values: Any) -> Any:
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _fractions(np: Any, q: Any) -> Any:
+    array = _unmasked(np, "q", q)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"q has the NumPy type {array.dtype} where a number from 0 to 1 is needed")
+    array = array.astype(np.float64)
+    outside = array[~((array >= 0) & (array <= 1))]
+    if outside.size:
+        raise ValueError(f"q={outside[0]} is not from 0 to 1")
+    return array
 
 
 def _threshold(np: Any, x: Any, at_least: bool, dtype: Any, indexed: Any) -> Any:

@@ -24,6 +24,7 @@ mod python_values;
 mod query;
 mod range_batches;
 mod range_index;
+mod range_statistics;
 mod run_merge;
 mod running;
 mod runtime;

@@ -58,7 +58,12 @@ fn check(expr: &Expr, schemas: &[&DFSchema]) -> Result<()> {
         }
         Expr::ScalarFunction(call) => {
             let name = call.func.name();
-            if let Some(column) = ranged_column(call).filter(|column| is_ordered(column)) {
+            let goes_by_order = RangeFunction::ALL
+                .iter()
+                .any(|f| f.range_name() == name && f.goes_by_order());
+            if let Some(column) = ranged_column(call).filter(|column| is_ordered(column))
+                && goes_by_order
+            {
                 return refuse(column.name(), name);
             }
             (name, compared_by(name, &call.args))
@@ -94,15 +99,17 @@ fn compared_by<'a>(function: &str, args: &'a [Expr]) -> Vec<&'a Expr> {
         "min" | "max" => args.iter().take(1).collect(),
         "arg_min" | "arg_max" => args.iter().skip(1).collect(),
         "greatest" | "least" => args.iter().collect(),
-        _ if is_frame_function(function) => args.iter().collect(),
+        _ if is_ordering_frame_function(function) => args.iter().collect(),
         _ => vec![],
     }
 }
 
-/// Whether it is `frame_min`, `range_frame_min` or one of their like.
-fn is_frame_function(function: &str) -> bool {
+/// Whether it is `frame_min`, `range_frame_min` or one of their like, and goes by the order of values.
+fn is_ordering_frame_function(function: &str) -> bool {
     let name = function.strip_prefix("range_").unwrap_or(function);
-    RangeFunction::ALL.iter().any(|f| f.frame_name() == name)
+    RangeFunction::ALL
+        .iter()
+        .any(|f| f.frame_name() == name && f.goes_by_order())
 }
 
 fn is_ordered(field: &Field) -> bool {

@@ -1,4 +1,4 @@
-//! Range minima and maxima of one array, by the engine alone.
+//! Range minima and maxima and order statistics of one array, by the engine alone.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,21 +13,22 @@ use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyArray;
-use rmq_engine::cpu::CpuEngine;
+use rmq_engine::cpu::{CpuEngine, RankKey};
 use rmq_engine::cuda::{CudaEngine, CudaOptions};
 use rmq_engine::{
-    Answers, BuildOptions, Column, Crossings, Encoding, Engine, EngineError, Extreme, Key,
-    RangeEnd, RangeIndex as EngineIndex, Validity,
+    Answers, BuildOptions, Column, Crossings, Encoding, Engine, EngineError, Extreme, RangeEnd,
+    RangeIndex as EngineIndex, Validity,
 };
 
 use crate::errors::from_engine;
 use crate::range_batches::{Found, Missing, answer_in_parts, mark_missing, missing, threads_for};
+use crate::range_statistics::RangeStatistics;
 use crate::runtime::check_process;
 
 /// Values that are worth a thread that builds.
 const VALUES_PER_THREAD: usize = 1 << 20;
 
-/// The indexes of one array, for its minima and for its maxima. Each is built when it is first needed.
+/// The indexes of one array, for its minima, its maxima and its order statistics. Each is built when first needed.
 ///
 /// Values come and go as their bits, unsigned integers of 32 or 64 bits; the Python class knows what they mean.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
@@ -73,12 +74,11 @@ impl RangeIndex {
     ) -> PyResult<Self> {
         let chunked = values.into_chunked_array()?;
         let (chunks, field) = chunked.into_inner();
-        let (engine, threads): (Arc<dyn Engine>, _) = match device {
-            "cpu" => (Arc::new(CpuEngine::default()), threads),
+        let engine: Arc<dyn Engine> = match device {
+            "cpu" => Arc::new(CpuEngine::default()),
             "cuda" => {
                 let opened = py.detach(|| CudaEngine::open(&CudaOptions::default()));
-                // A device takes whole batches.
-                (Arc::new(opened.map_err(from_engine)?), 1)
+                Arc::new(opened.map_err(from_engine)?)
             }
             _ => {
                 let text = format!("device='{device}': 'cpu' or 'cuda' is possible");
@@ -103,59 +103,43 @@ impl RangeIndex {
         };
         let arrow_type = array.data_type().to_string();
         let array = cast(&array, &indexed_type(array.data_type())?).map_err(failed)?;
+        let answering = Answering {
+            engine,
+            // A device takes whole batches.
+            threads: if device == "cuda" { 1 } else { threads },
+            cpu_threads: threads,
+        };
         let (bits, dtype) = match array.data_type() {
             DataType::Int32 => (
-                Bits::U32(of::<Int32Type, _>(
-                    &array,
-                    engine,
-                    threads,
-                    Encoding::signed(),
-                )?),
+                Bits::U32(of::<Int32Type, _>(&array, answering, Encoding::signed())?),
                 "int32",
             ),
             DataType::UInt32 => (
                 Bits::U32(of::<UInt32Type, _>(
                     &array,
-                    engine,
-                    threads,
+                    answering,
                     Encoding::unsigned(),
                 )?),
                 "uint32",
             ),
             DataType::Float32 => (
-                Bits::U32(of::<Float32Type, _>(
-                    &array,
-                    engine,
-                    threads,
-                    Encoding::float(),
-                )?),
+                Bits::U32(of::<Float32Type, _>(&array, answering, Encoding::float())?),
                 "float32",
             ),
             DataType::UInt64 => (
                 Bits::U64(of::<UInt64Type, _>(
                     &array,
-                    engine,
-                    threads,
+                    answering,
                     Encoding::unsigned(),
                 )?),
                 "uint64",
             ),
             DataType::Float64 => (
-                Bits::U64(of::<Float64Type, _>(
-                    &array,
-                    engine,
-                    threads,
-                    Encoding::float(),
-                )?),
+                Bits::U64(of::<Float64Type, _>(&array, answering, Encoding::float())?),
                 "float64",
             ),
             _ => (
-                Bits::U64(of::<Int64Type, _>(
-                    &array,
-                    engine,
-                    threads,
-                    Encoding::signed(),
-                )?),
+                Bits::U64(of::<Int64Type, _>(&array, answering, Encoding::signed())?),
                 "int64",
             ),
         };
@@ -174,7 +158,7 @@ impl RangeIndex {
     /// Bytes of the indexes that are built; the array is not counted.
     #[getter]
     fn index_bytes(&self) -> usize {
-        either!(&self.bits, indexes => indexes.built().map(EngineIndex::index_bytes).sum())
+        either!(&self.bits, indexes => indexes.index_bytes())
     }
 
     /// The bits of the extreme value of each range, and which ranges have none, if any.
@@ -237,6 +221,68 @@ impl RangeIndex {
             Ok(PyArray1::from_vec(py, found.positions))
         })
     }
+
+    /// The number of values of each range.
+    fn counts<'py>(
+        &self,
+        py: Python<'py>,
+        left: PyReadonlyArray1<'py, i64>,
+        right: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (left, right) = (left.as_slice()?, right.as_slice()?);
+        either!(&self.bits, indexes => {
+            let counts = indexes.statistics.counts(py, left, right)?;
+            Ok(PyArray1::from_vec(py, counts))
+        })
+    }
+
+    /// How many values of each range are below a threshold, given as bits.
+    fn counts_below<'py>(
+        &self,
+        py: Python<'py>,
+        left: PyReadonlyArray1<'py, i64>,
+        right: PyReadonlyArray1<'py, i64>,
+        thresholds: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (left, right) = (left.as_slice()?, right.as_slice()?);
+        either!(&self.bits, indexes => {
+            let bits: PyReadonlyArray1<'py, _> = thresholds.extract()?;
+            let counts = indexes.statistics.counts_below(py, left, right, bits.as_slice()?)?;
+            Ok(PyArray1::from_vec(py, counts))
+        })
+    }
+
+    /// How many distinct values each range has.
+    fn counts_distinct<'py>(
+        &self,
+        py: Python<'py>,
+        left: PyReadonlyArray1<'py, i64>,
+        right: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (left, right) = (left.as_slice()?, right.as_slice()?);
+        either!(&self.bits, indexes => {
+            let counts = indexes.statistics.counts_distinct(py, left, right)?;
+            Ok(PyArray1::from_vec(py, counts))
+        })
+    }
+
+    /// The bits of the value of each range that has `smaller` values before it, if the range's values are sorted, and
+    /// which ranges have none, if any.
+    fn nth_smallest<'py>(
+        &self,
+        py: Python<'py>,
+        left: PyReadonlyArray1<'py, i64>,
+        right: PyReadonlyArray1<'py, i64>,
+        smaller: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<(Bound<'py, PyAny>, Missing<'py>)> {
+        let (left, right) = (left.as_slice()?, right.as_slice()?);
+        let smaller = smaller.as_slice()?;
+        either!(&self.bits, indexes => {
+            let found = indexes.statistics.nth_smallest(py, left, right, smaller)?;
+            let values = PyArray1::from_vec(py, found.values).into_any();
+            Ok((values, missing(py, &found.valid, left.len())))
+        })
+    }
 }
 
 fn extreme(largest: bool) -> Extreme {
@@ -263,12 +309,7 @@ fn indexed_type(values: &DataType) -> PyResult<DataType> {
 }
 
 /// Shares the values of an array with the engine.
-fn of<T, K>(
-    array: &ArrayRef,
-    engine: Arc<dyn Engine>,
-    threads: usize,
-    encoding: Encoding<K>,
-) -> PyResult<Indexes<K>>
+fn of<T, K>(array: &ArrayRef, answering: Answering, encoding: Encoding<K>) -> PyResult<Indexes<K>>
 where
     T: ArrowPrimitiveType,
     K: Bit,
@@ -283,13 +324,28 @@ where
         let validity = Validity::new(Arc::new(Bytes(bytes)), offset);
         column = column.with_validity(validity).map_err(from_engine)?;
     }
+    let Answering {
+        engine,
+        threads,
+        cpu_threads,
+    } = answering;
     Ok(Indexes {
+        statistics: RangeStatistics::new(column.clone(), cpu_threads),
         column,
         engine,
         threads,
         min: OnceLock::new(),
         max: OnceLock::new(),
     })
+}
+
+/// What builds and answers.
+struct Answering {
+    engine: Arc<dyn Engine>,
+    /// The most threads that call the engine.
+    threads: usize,
+    /// The most threads of what the CPU answers on any engine.
+    cpu_threads: usize,
 }
 
 /// Which values there are: neither NULL nor NaN. `None` if all.
@@ -314,7 +370,7 @@ impl AsRef<[u8]> for Bytes {
 }
 
 /// A key that is also a number of Arrow and `NumPy`.
-trait Bit: Key + Element + arrow::datatypes::ArrowNativeType {
+trait Bit: RankKey + Element + arrow::datatypes::ArrowNativeType {
     fn build(
         engine: &dyn Engine,
         column: Column<Self>,
@@ -342,18 +398,20 @@ impl Bit for u64 {
     }
 }
 
-struct Indexes<K: Key> {
+struct Indexes<K: RankKey> {
     column: Column<K>,
     engine: Arc<dyn Engine>,
     threads: usize,
     min: OnceLock<Arc<dyn EngineIndex<K>>>,
     max: OnceLock<Arc<dyn EngineIndex<K>>>,
+    statistics: RangeStatistics<K>,
 }
 
 impl<K: Bit> Indexes<K> {
-    fn built(&self) -> impl Iterator<Item = &dyn EngineIndex<K>> {
-        let both = [self.min.get(), self.max.get()];
-        both.into_iter().flatten().map(AsRef::as_ref)
+    fn index_bytes(&self) -> usize {
+        let both = [self.min.get(), self.max.get()].into_iter().flatten();
+        let extremes: usize = both.map(|index| index.index_bytes()).sum();
+        extremes + self.statistics.index_bytes()
     }
 
     /// The index for an extreme. Two threads that need it at a time may both build it.

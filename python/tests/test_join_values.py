@@ -328,6 +328,8 @@ def test_ordered_categories_are_not_compared_as_texts():
             "SELECT k, range_argmax('data.level', k - 2, k) FROM data",
             "SELECT range_first_at_least('data.level', 0, 2, 'mid')",
             "SELECT range_smallest('data.level', 0, 2, 2)",
+            "SELECT range_count_below('data.level', 0, 2, 'mid')",
+            "SELECT frame_count_below(level, k - 2, k, 'mid') OVER (ORDER BY k) FROM data",
             "SELECT range_max((SELECT level FROM data ORDER BY k), 0, 1)",
             "SELECT * FROM range_min('data.level', 'data', 'k', 'k')",
             "SELECT frame_min(level, k - 2, k) OVER (ORDER BY k) FROM data",
@@ -343,6 +345,9 @@ def test_ordered_categories_are_not_compared_as_texts():
         assert con.sql("SELECT max(level::TEXT) FROM data WHERE level = 'low' OR level <> 'low'").fetchall() == [("mid",)]
         assert con.sql("SELECT range_max((SELECT level::TEXT FROM data ORDER BY k), 0, 1)").fetchall() == [("low",)]
         assert con.sql("SELECT frame_max(level::TEXT, 0, 1) OVER (ORDER BY k) FROM data LIMIT 1").fetchall() == [("low",)]
+        assert con.sql("SELECT range_count_distinct('data.level', 0, 9)").fetchall() == [(3,)]
+        distinct = con.sql("SELECT frame_count_distinct(level, 0, k - 1) OVER (ORDER BY k) AS n FROM data ORDER BY n")
+        assert distinct.fetchall() == [(1,), (2,), (3,)]
         assert con.sql("SELECT level, count(*) FROM data GROUP BY level ORDER BY level LIMIT 1").fetchall() == [("high", 1)]
         found = rmq.window_join(data, data, on="k", by="level", window=(-1, 0), aggs={"n": "count(*)", "low": "min(level::TEXT)"})
         assert sorted(found.fetchall()) == [("high", 2, 1, "high"), ("low", 1, 1, "low"), ("mid", 3, 1, "mid")]

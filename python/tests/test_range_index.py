@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import datafusion_rmq as rmq
 from datafusion_rmq import Error, RangeIndex
 
 DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "M8[ns]", "M8[s]", "M8[D]", "m8[us]", ">i4", ">f8"]
@@ -187,6 +188,121 @@ def test_crossings(dtype):
                     at = [i for i in span if (values[i].item() >= one if at_least else values[i].item() <= one)]
                     expected.append(-1 if not at else at[-1] if last else at[0])
                 assert method(left, right, x).tolist() == expected
+
+
+def present(values, left, right):
+    """The values of each range that are not missing, in ascending order."""
+    for l, r in zip(left.tolist(), right.tolist()):
+        span = values[max(l, 0) : max(r + 1, 0)]
+        yield np.sort(span[span == span])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_order_statistics_of_each_type(dtype):
+    seed = time.time_ns() if "RMQ_TEST_SEED" not in os.environ else int(os.environ["RMQ_TEST_SEED"])
+    print(f"order statistics: RMQ_TEST_SEED={seed}")
+    draw = np.random.default_rng(seed)
+    values = draw.integers(0, 100, 3000).astype(np.dtype(dtype).newbyteorder("=") if dtype[0] == ">" else dtype).astype(dtype)
+    kind = np.dtype(dtype).kind
+    if kind == "f":
+        values += (draw.integers(0, 4, 3000) / 4).astype(dtype)
+        values[draw.integers(0, 3000, 300)] = np.nan
+        values[draw.integers(0, 3000, 30)] = -np.nan
+    elif kind in "mM":
+        values[draw.integers(0, 3000, 300)] = "NaT"
+    index = RangeIndex(values)
+    plain = values.astype(np.dtype(dtype).newbyteorder("="))
+    left, right = draw.integers(-50, 3050, 500), draw.integers(-50, 3050, 500)
+    left[:100] = right[:100] - draw.integers(-1, 5, 100)
+    assert index.count_distinct(left, right).tolist() == [len(np.unique(some)) for some in present(plain, left, right)]
+    x = draw.integers(0, 100, 500).astype(plain.dtype)
+    expected = [int((some < one).sum()) for some, one in zip(present(plain, left, right), x)]
+    assert index.count_below(left, right, x).tolist() == expected
+    if kind in "mM":
+        with pytest.raises(TypeError, match="have no quantiles"):
+            index.quantile(left, right, 0.5)
+        return
+    q = draw.choice([0.0, 0.25, 0.5, 1.0, 1 / 3, 0.99], 500)
+    found = index.quantile(left, right, q)
+    assert found.dtype == (plain.dtype if kind == "f" else np.float64)
+    expected = [np.quantile(some.astype("f8"), one) if some.size else np.nan for some, one in zip(present(plain, left, right), q)]
+    # A fraction is cut to 6 decimals, and the answer has the digits of its type.
+    assert np.allclose(found, expected, rtol=1e-3 if dtype == "f2" else 1e-6, atol=1e-4, equal_nan=True)
+    exact = np.isin(q, [0.0, 1.0]) & ~np.isnan(expected)
+    assert exact.any() and (found == expected)[exact].all()
+    assert (index.quantile(left, right, 0.5, default=-7)[np.isnan(index.quantile(left, right, 0.5))] == -7).all()
+
+
+def test_order_statistics_are_those_of_sql():
+    draw = np.random.default_rng(11)
+    values = draw.normal(size=400)
+    values[::9] = -0.0
+    values[5::9] = 0.0
+    frame = pd.DataFrame({"i": np.arange(400), "v": values, "n": draw.integers(-(2**62), 2**62, 400), "m": np.float32(values)})
+    frame["h"] = pd.array(np.where(frame.i % 7 > 0, frame.n, 0), "Int64").astype("Int64")
+    frame.loc[frame.i % 7 == 0, "h"] = pd.NA
+    left = draw.integers(0, 400, 60)
+    windows = pd.DataFrame({"w": np.arange(60), "l": left, "r": left + draw.integers(0, 50, 60)})
+    con = rmq.connect()
+    con.register("t", frame)
+    con.register("windows", windows)
+    for column in ("v", "n", "m", "h"):
+        index = RangeIndex(frame[column])
+        quantiles = {q: index.quantile(windows.l, windows.r, q) for q in (0.0, 0.1, 0.5, 0.77, 1.0)}
+        aggregates = ", ".join(f"percentile_cont({column}, {q}) AS q{i}" for i, q in enumerate(quantiles))
+        text = f"""SELECT {aggregates}, count(DISTINCT {column}) AS d, count(*) FILTER (WHERE {column} < 0) AS below
+            FROM windows JOIN t ON i BETWEEN l AND r GROUP BY w, l, r ORDER BY w"""
+        answers = con.sql(text).to_pandas()
+        for i, found in enumerate(quantiles.values()):
+            # The same digits, also of zeros.
+            assert repr(found.astype("f8").tolist()) == repr(answers[f"q{i}"].astype("f8").tolist())
+        assert index.count_distinct(windows.l, windows.r).tolist() == answers.d.tolist()
+        assert index.count_below(windows.l, windows.r, 0).tolist() == answers.below.tolist()
+
+
+def test_order_statistics_of_scalars_shapes_and_wrong_arguments():
+    index = RangeIndex(np.array([5, 3, 8, 4]))
+    assert index.quantile(0, 3, 0.5) == 4.5 and np.ndim(index.quantile(0, 3, 0.5)) == 0
+    assert index.quantile([[0], [1]], [1, 2], 1).tolist() == [[5, 8], [3, 8]]
+    assert index.count_below([0, 1], 3, [[4], [6]]).tolist() == [[1, 1], [3, 2]]
+    assert index.count_below([], [], []).shape == (0,) and index.quantile([], [], 0.5).dtype == np.float64
+    assert index.count_distinct(0, 2**40) == 4 and index.count_distinct(2, 1) == 0
+    assert index.count_below(0, 3, 4.5) == 2
+    zeros = RangeIndex(np.array([0.0, -0.0, -1.0]))
+    assert zeros.count_below(0, 2, 0.0) == 1 and zeros.count_below(0, 2, -0.0) == 1 and zeros.count_distinct(0, 2) == 3
+    infinite = RangeIndex(np.array([-np.inf, np.inf]))
+    assert infinite.quantile(0, 1, 0) == -np.inf and infinite.quantile(0, 1, 1) == np.inf and np.isnan(infinite.quantile(0, 1, 0.5))
+    nothing = RangeIndex(np.array([], float))
+    assert np.isnan(nothing.quantile(0, 5, 0.5)) and nothing.count_below(0, 5, 1) == 0 and nothing.count_distinct(-3, 5) == 0
+    days = RangeIndex(np.array(["2026-01-02", "NaT", "2026-01-05"], "M8[D]"))
+    assert days.count_below(0, 2, datetime.datetime(2026, 1, 2, 12)) == 1 and days.count_distinct(0, 2) == 2
+    for q in (-0.1, 1.5, np.nan, [0.5, 2]):
+        with pytest.raises(ValueError, match="q=.* is not from 0 to 1"):
+            index.quantile(0, 3, q)
+    with pytest.raises(TypeError, match="q has the NumPy type <U1"):
+        index.quantile(0, 3, "a")
+    with pytest.raises(ValueError, match="x has NaN"):
+        RangeIndex([1.0]).count_below(0, 0, np.nan)
+    with pytest.raises(TypeError, match="left has the NumPy type float64"):
+        index.count_distinct(0.5, 1)
+
+
+def test_order_statistics_on_several_threads():
+    draw = np.random.default_rng(12)
+    values = draw.integers(0, 1000, 1 << 20)
+    left = draw.integers(0, len(values), 300_001)
+    right = left + draw.integers(0, 100_000, len(left))
+    many, one = RangeIndex(values, threads=7), RangeIndex(values, threads=1)
+    assert many.index_bytes == 0
+    assert (many.quantile(left, right, 0.9) == one.quantile(left, right, 0.9)).all()
+    # 1.33 bits for each of 10 bits.
+    assert 1.6 * len(values) < many.index_bytes < 1.7 * len(values)
+    assert (many.count_below(left, right, 500) == one.count_below(left, right, 500)).all()
+    assert (many.count_distinct(left, right) == one.count_distinct(left, right)).all()
+    for at in range(0, len(left), 30_011):
+        some = values[left[at] : right[at] + 1]
+        assert many.count_below(left[at], right[at], 500) == (some < 500).sum()
+        assert many.count_distinct(left[at], right[at]) == len(np.unique(some))
 
 
 def test_thresholds_are_exact():

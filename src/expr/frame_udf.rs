@@ -19,11 +19,10 @@ use datafusion::logical_expr::{
     window_doc_sections::DOC_SECTION_ANALYTICAL,
 };
 
-use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::expr::key_frame::key_positions;
-use crate::index::key_index::KeyIndex;
+use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::index::threshold::check_comparable;
 
@@ -108,7 +107,8 @@ impl WindowUDFImpl for FrameUdf {
         let [value, left, right, last @ ..] = arg_types else {
             return internal_err!("a range function has at least three arguments");
         };
-        check_ordered(name, "its first argument", value)?;
+        self.function
+            .check_column(name, "its first argument", value)?;
         let mut types = vec![value.clone()];
         match self.bounds {
             FrameBounds::Positions => {
@@ -119,12 +119,10 @@ impl WindowUDFImpl for FrameUdf {
             FrameBounds::Keys => types.extend([left.clone(), right.clone()]),
         }
         for last in last {
-            types.push(if self.function.has_threshold() {
+            if self.function.has_threshold() {
                 check_comparable(name, value, last)?;
-                last.clone()
-            } else {
-                coerce_bound(name, "k", last)?
-            });
+            }
+            types.push(self.function.coerce_last(name, last)?);
         }
         types.extend_from_slice(key);
         Ok(types)
@@ -193,7 +191,7 @@ fn document(function: RangeFunction, bounds: FrameBounds) -> Documentation {
     let docs = Documentation::builder(
         DOC_SECTION_ANALYTICAL,
         format!(
-            "Returns the {result} value of an expression in the rows of the partition {rows}, both inclusive, NULLs skipped.",
+            "Returns the {result} of an expression in the rows of the partition {rows}, both inclusive, NULLs skipped.",
         ),
         format!("{name}(value, {l}, {r}{shown_last})"),
     )
@@ -238,7 +236,8 @@ impl PartitionEvaluator for FrameEvaluator {
         };
         // DataFusion's tasks use all cores already, so each index is built on one thread.
         let chunks = Chunks::borrowed(vec![Arc::clone(value)]);
-        let index = KeyIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
+        let kind = self.function.index_kind();
+        let index = ColumnIndex::on_cpu(&chunks, value.data_type(), kind, 1, &|| false)?;
         let name = self.function.frame_name();
         let answer = index.call(self.function, name, (left, right), last)?;
         let array = answer.values.or(answer.positions);

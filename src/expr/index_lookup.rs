@@ -160,7 +160,7 @@ impl IndexLookupUdf {
         }
     }
 
-    /// Which extreme, and whether its value or its position.
+    /// The function that it computes.
     #[must_use]
     pub fn function(&self) -> RangeFunction {
         self.function
@@ -209,10 +209,7 @@ impl ScalarUDFImpl for IndexLookupUdf {
                 "{name}: the column's type changed since the query was planned; run the query again"
             );
         }
-        let answer = ready.answer_by(|index| {
-            let bounds = (left, right);
-            index.call(self.function, name, bounds, last)
-        })?;
+        let answer = ready.call(self.function, name, (left, right), last)?;
         let array = answer.values.or(answer.positions);
         let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;
         if array.len() == args.number_rows {

@@ -14,7 +14,6 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::column_ref::Names;
-use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::index::threshold::check_comparable;
@@ -97,11 +96,7 @@ impl ScalarUDFImpl for RangeUdf {
             coerce_bound(name, "r", right)?,
         ];
         for last in last {
-            types.push(if self.function.has_threshold() {
-                last.clone()
-            } else {
-                coerce_bound(name, "k", last)?
-            });
+            types.push(self.function.coerce_last(name, last)?);
         }
         Ok(types)
     }
@@ -122,12 +117,10 @@ impl ScalarUDFImpl for RangeUdf {
                     .field(self.name(), &self.names.parse(self.name(), text)?)?
             }
             // A subquery has one column, with the type of this field. The rule rejects all other arguments.
-            None => {
-                let field = Arc::clone(&args.arg_fields[0]);
-                check_ordered(self.name(), field.name(), field.data_type())?;
-                field
-            }
+            None => Arc::clone(&args.arg_fields[0]),
         };
+        self.function
+            .check_column(self.name(), column.name(), column.data_type())?;
         if let Some(threshold) = args.arg_fields.get(3)
             && self.function.has_threshold()
         {
@@ -173,7 +166,7 @@ fn document(function: RangeFunction) -> Documentation {
     let arguments = function.shown_arguments();
     let docs = Documentation::builder(
         DOC_SECTION_OTHER,
-        format!("Returns the {result} value of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
+        format!("Returns the {result} of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
         format!("{name}('table.column', {arguments})"),
     )
     .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")

@@ -1,23 +1,27 @@
-//! The index of one column in one direction for range lookups, on the CPU or on devices.
+//! The index of one column for range lookups, on the CPU or on devices.
 
 use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, make_array};
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 
+use crate::common::range_function::{IndexKind, RangeFunction};
 use crate::index::chunk_extremes::ChunkExtremes;
+use crate::index::column_statistics::ColumnStatistics;
 use crate::index::cpu_fallback::{CpuFallback, device_failure};
+use crate::index::decoder::Decoder;
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex, WITH_POSITIONS};
 use crate::index::sort_keys::{Chunks, encode};
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, Engine, Extreme};
 
-/// An index that finds the smallest, or the largest, values of ranges of a column, and their positions.
+/// An index that finds the smallest, or the largest, values of ranges of a column, and their positions, or order
+/// statistics of ranges.
 #[derive(Debug)]
 pub(crate) struct ColumnIndex {
-    index: KeyIndex,
+    index: Searched,
     build_time: Duration,
     /// Of an index on devices: answers when these fail.
     cpu_fallback: Option<CpuFallback>,
@@ -25,18 +29,57 @@ pub(crate) struct ColumnIndex {
     chunks: Option<ChunkExtremes>,
 }
 
+/// What is searched for answers.
+#[derive(Debug)]
+enum Searched {
+    Extremes(KeyIndex),
+    Statistics(ColumnStatistics),
+}
+
 impl ColumnIndex {
     /// Builds the CPU engine's index of the column `chunks`, on at most `threads` threads.
     ///
     /// # Errors
-    /// An execution error for a type without an order, and the engine's.
+    /// An execution error for a type without an order, and the engine's, for order statistics soon after `stops`
+    /// returns true.
     pub(crate) fn on_cpu(
         chunks: &Chunks,
         data_type: &DataType,
-        extreme: Extreme,
+        kind: IndexKind,
         threads: usize,
+        stops: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        Self::build(&CpuEngine::default(), chunks, data_type, extreme, threads)
+        if let IndexKind::Extremes(extreme) = kind {
+            return Self::build(&CpuEngine::default(), chunks, data_type, extreme, threads);
+        }
+        let started = Instant::now();
+        let statistics = ColumnStatistics::build(chunks, data_type, kind, threads, stops)?;
+        Ok(Self {
+            index: Searched::Statistics(statistics),
+            build_time: started.elapsed(),
+            cpu_fallback: None,
+            chunks: None,
+        })
+    }
+
+    /// Estimates the bytes that [`Self::on_cpu`] takes.
+    pub(crate) fn estimate_on_cpu(chunks: &Chunks, data_type: &DataType, kind: IndexKind) -> usize {
+        match kind {
+            IndexKind::Extremes(_) => KeyIndex::estimate_on_cpu(chunks, data_type),
+            IndexKind::Ranks | IndexKind::DistinctCounts => {
+                ColumnStatistics::estimate(chunks, data_type, kind)
+            }
+        }
+    }
+
+    /// The bytes that [`Self::on_cpu`] takes while it builds, beside these.
+    pub(crate) fn working_bytes(chunks: &Chunks, data_type: &DataType, kind: IndexKind) -> usize {
+        match kind {
+            IndexKind::Extremes(_) => 0,
+            IndexKind::Ranks | IndexKind::DistinctCounts => {
+                ColumnStatistics::working_bytes(chunks, data_type)
+            }
+        }
     }
 
     /// Builds the index on devices. Keeps the column's buffers for the CPU fallback.
@@ -73,7 +116,7 @@ impl ColumnIndex {
         value_type: &DataType,
         extreme: Extreme,
     ) -> Result<Self> {
-        let mut index = Self::on_cpu(extremes, value_type, extreme, 1)?;
+        let mut index = Self::build(&CpuEngine::default(), extremes, value_type, extreme, 1)?;
         index.chunks = Some(chunks);
         Ok(index)
     }
@@ -92,7 +135,7 @@ impl ColumnIndex {
         };
         let encoded = encode(chunks, data_type, extreme)?;
         Ok(Self {
-            index: KeyIndex::build(engine, encoded, &options)?,
+            index: Searched::Extremes(KeyIndex::build(engine, encoded, &options)?),
             build_time: started.elapsed(),
             cpu_fallback: None,
             chunks: None,
@@ -105,18 +148,23 @@ impl ColumnIndex {
     /// # Errors
     /// An execution error without an index, or for indexes of different keys.
     pub(crate) fn of_parts(parts: &[&Self]) -> Result<Self> {
-        let indexes: Vec<_> = parts.iter().map(|part| &part.index).collect();
+        let indexes = parts.iter().map(|part| part.keys());
+        let indexes = indexes.collect::<Result<Vec<_>>>()?;
         Ok(Self {
-            index: KeyIndex::of_parts(&indexes)?,
+            index: Searched::Extremes(KeyIndex::of_parts(&indexes)?),
             build_time: parts.last().map_or(Duration::ZERO, |part| part.build_time),
             cpu_fallback: CpuFallback::of_parts(parts.iter().map(|p| p.cpu_fallback.as_ref())),
             chunks: None,
         })
     }
 
-    /// Whether rows that are added can be indexed on their own: not where keys are ranks among all values.
+    /// Whether rows that are added can be indexed on their own: not where ranks are among all values.
     pub(crate) fn can_be_extended(&self) -> bool {
-        self.chunks.is_none() && !self.index.decoder().has_ranks()
+        let is_of_keys = match &self.index {
+            Searched::Extremes(index) => !index.decoder().has_ranks(),
+            Searched::Statistics(_) => false,
+        };
+        self.chunks.is_none() && is_of_keys
     }
 
     /// The arrays of the column, if devices have the index.
@@ -140,8 +188,55 @@ impl ColumnIndex {
     }
 
     /// The index of the column's keys. On devices it has no fallback.
-    pub(crate) fn keys(&self) -> &KeyIndex {
-        &self.index
+    ///
+    /// # Errors
+    /// An internal error for an index of order statistics.
+    pub(crate) fn keys(&self) -> Result<&KeyIndex> {
+        match &self.index {
+            Searched::Extremes(index) => Ok(index),
+            Searched::Statistics(_) => internal_err!("order statistics have no extremes"),
+        }
+    }
+
+    /// Answers calls of a range function under this name: one for each row of the arrays of its arguments. On devices
+    /// it has no fallback.
+    ///
+    /// # Errors
+    /// Those of arguments, and the engine's.
+    pub(crate) fn call(
+        &self,
+        function: RangeFunction,
+        name: &str,
+        bounds: (&ArrayRef, &ArrayRef),
+        last: &[ArrayRef],
+    ) -> Result<Answer> {
+        match function {
+            RangeFunction::Extreme { extreme, result } => {
+                self.keys()?.call(extreme, result, name, bounds, last)
+            }
+            RangeFunction::Statistic(statistic) => {
+                let values = self.statistics()?.call(statistic, name, bounds, last)?;
+                Ok(Answer::of_values(values))
+            }
+        }
+    }
+
+    /// The order statistics of the column.
+    ///
+    /// # Errors
+    /// An internal error for an index of extremes.
+    fn statistics(&self) -> Result<&ColumnStatistics> {
+        match &self.index {
+            Searched::Extremes(_) => internal_err!("extremes have no order statistics"),
+            Searched::Statistics(statistics) => Ok(statistics),
+        }
+    }
+
+    fn decoder(&self) -> &Decoder {
+        match &self.index {
+            Searched::Extremes(index) => index.decoder(),
+            Searched::Statistics(statistics) => statistics.decoder(),
+        }
     }
 
     /// Answers by the index of the column's keys, or by that of the CPU fallback if devices fail.
@@ -152,7 +247,7 @@ impl ColumnIndex {
         &self,
         answer: impl Fn(&KeyIndex) -> Result<Answer>,
     ) -> Result<Answer> {
-        let error = match answer(&self.index) {
+        let error = match answer(self.keys()?) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -168,23 +263,28 @@ impl ColumnIndex {
 
     /// Number of rows, NULLs included.
     pub(crate) fn rows(&self) -> usize {
-        match &self.chunks {
-            Some(chunks) => chunks.rows(),
-            None => self.index.rows(),
+        match (&self.chunks, &self.index) {
+            (Some(chunks), _) => chunks.rows(),
+            (None, Searched::Extremes(index)) => index.rows(),
+            (None, Searched::Statistics(statistics)) => statistics.rows(),
         }
     }
 
     /// Bytes of the index without the column.
     pub(crate) fn index_bytes(&self) -> usize {
-        match &self.chunks {
-            Some(_) => self.memory_bytes(),
-            None => self.index.index_bytes(),
+        match (&self.chunks, &self.index) {
+            (Some(_), _) => self.memory_bytes(),
+            (None, Searched::Extremes(index)) => index.index_bytes(),
+            (None, Searched::Statistics(statistics)) => statistics.bytes(),
         }
     }
 
     /// Bytes of each device that stores the index.
     pub(crate) fn device_bytes(&self) -> usize {
-        self.index.device_bytes()
+        match &self.index {
+            Searched::Extremes(index) => index.device_bytes(),
+            Searched::Statistics(_) => 0,
+        }
     }
 
     /// Whether devices answer: best in large batches, and blocking the thread.
@@ -195,7 +295,11 @@ impl ColumnIndex {
     /// Bytes of host memory: of the index and of the copies of the column.
     pub(crate) fn memory_bytes(&self) -> usize {
         let chunks = self.chunks.as_ref().map_or(0, ChunkExtremes::bytes);
-        self.index.memory_bytes() + self.fallback_bytes() + chunks
+        let index = match &self.index {
+            Searched::Extremes(index) => index.memory_bytes(),
+            Searched::Statistics(statistics) => statistics.bytes(),
+        };
+        index + self.fallback_bytes() + chunks
     }
 
     /// Bytes of the column that is kept for the CPU fallback.
@@ -206,12 +310,16 @@ impl ColumnIndex {
 
     /// Whether it refers to the memory of the column that it was built of, and which another owns.
     pub(crate) fn borrows_column(&self) -> bool {
-        self.chunks.is_none() && self.fallback_bytes() == 0 && self.index.borrows_column()
+        let borrows = match &self.index {
+            Searched::Extremes(index) => index.borrows_column(),
+            Searched::Statistics(_) => false,
+        };
+        self.chunks.is_none() && self.fallback_bytes() == 0 && borrows
     }
 
-    /// The type of the extreme values.
+    /// The type of the values.
     pub(crate) fn value_type(&self) -> &DataType {
-        self.index.decoder().value_type()
+        self.decoder().value_type()
     }
 
     /// How long the build took.

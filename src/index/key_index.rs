@@ -11,7 +11,7 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err};
 
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::key_bytes;
-use crate::common::range_function::{RangeFunction, RangeResult};
+use crate::common::range_function::RangeResult;
 use crate::common::ranges::Ranges;
 use crate::index::any_width::{AnyWidth, with_width};
 use crate::index::best_positions::{CountedRanges, counted_ranges};
@@ -68,6 +68,15 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// These values alone.
+    pub(crate) fn of_values(values: ArrayRef) -> Self {
+        Self {
+            values: Some(values),
+            positions: None,
+            used_cpu_fallback: false,
+        }
+    }
+
     /// The values.
     ///
     /// # Errors
@@ -394,17 +403,18 @@ impl KeyIndex {
     /// `name` of the function.
     pub(crate) fn call(
         &self,
-        function: RangeFunction,
+        extreme: Extreme,
+        result: RangeResult,
         name: &str,
         (left, right): (&ArrayRef, &ArrayRef),
         last: &[ArrayRef],
     ) -> Result<Answer> {
         let ranges = || Ranges::try_new(left, right);
-        match function.result {
+        match result {
             RangeResult::Value => self.answer(&[ranges()?], true, false),
             RangeResult::Position => self.answer(&[ranges()?], false, true),
             RangeResult::Crossing(end) => {
-                let test = ThresholdTest::of_function(function.extreme);
+                let test = ThresholdTest::of_function(extreme);
                 self.crossings(&[ranges()?], last, end, test)
             }
             RangeResult::Positions => {

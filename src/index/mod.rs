@@ -13,6 +13,7 @@ pub(crate) mod any_width;
 pub(crate) mod best_positions;
 pub(crate) mod chunk_extremes;
 pub(crate) mod column_index;
+pub(crate) mod column_statistics;
 pub(crate) mod cpu_fallback;
 pub(crate) mod decoder;
 pub(crate) mod devices;

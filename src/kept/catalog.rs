@@ -13,6 +13,7 @@ use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
 use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
+use crate::common::range_function::IndexKind;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
 use crate::kept::named_index::NamedIndex;
@@ -20,7 +21,7 @@ use crate::kept::pruned_reads::PrunedReads;
 use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
 use crate::kept::table_version::VersionedTypes;
 use crate::kept::version::Version;
-use rmq_engine::{EngineError, Extreme};
+use rmq_engine::EngineError;
 
 /// What a session keeps, and the devices that some of it is stored on.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ pub struct CachedIndexInfo {
     pub table: Option<String>,
     /// The column, or the keys by which rows are sorted.
     pub column: String,
-    /// Whether the index of a column finds minima or maxima.
-    pub extreme: Option<Extreme>,
+    /// What the index of a column answers.
+    pub kind: Option<IndexKind>,
     /// The type of the values, or of the range key.
     pub data_type: DataType,
     /// Number of rows, NULLs included.
@@ -449,7 +450,7 @@ impl IndexCatalog {
                     name: Some(index.name),
                     table: Some(index.table.to_string()),
                     column: index.columns.join(", "),
-                    extreme: None,
+                    kind: None,
                     data_type: DataType::Null,
                     rows: 0,
                     bytes: 0,
@@ -464,7 +465,7 @@ impl IndexCatalog {
         described
     }
 
-    /// Lists what is kept, ordered by table, column, direction and engine.
+    /// Lists what is kept, ordered by table, column, kind and engine.
     pub fn list(&self) -> Vec<CachedIndexInfo> {
         self.drop_dead();
         let entries = self.lock();
@@ -474,7 +475,7 @@ impl IndexCatalog {
             let Description {
                 table,
                 column,
-                extreme,
+                kind,
                 data_type,
             } = kept.description();
             // The query that has sorted rows may have other names for the columns.
@@ -483,7 +484,7 @@ impl IndexCatalog {
                 name: entry.name.clone(),
                 table: named.map(|index| index.table.to_string()).or(table),
                 column: named.map_or(column, |index| index.columns.join(", ")),
-                extreme,
+                kind,
                 data_type,
                 rows: kept.rows(),
                 bytes: memory.host,
@@ -495,14 +496,7 @@ impl IndexCatalog {
             }
         };
         let mut list: Vec<_> = entries.all.iter().map(describe).collect();
-        list.sort_by_cached_key(|i| {
-            (
-                i.table.clone(),
-                i.column.clone(),
-                i.extreme,
-                i.engine.clone(),
-            )
-        });
+        list.sort_by_cached_key(|i| (i.table.clone(), i.column.clone(), i.kind, i.engine.clone()));
         list
     }
 }

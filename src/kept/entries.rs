@@ -9,10 +9,10 @@ use std::time::Instant;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
+use crate::common::range_function::IndexKind;
 use crate::index::devices::Target;
 use crate::kept::named_index::NamedIndex;
 use crate::kept::version::Version;
-use rmq_engine::Extreme;
 
 /// What a session keeps between queries: the index of a column, or the sorted rows of a range join's build side.
 pub(crate) trait Kept: Any + Debug + Send + Sync {
@@ -82,7 +82,8 @@ pub(crate) struct Description {
     pub(crate) table: Option<String>,
     /// The column, or the keys by which rows are sorted.
     pub(crate) column: String,
-    pub(crate) extreme: Option<Extreme>,
+    /// Of the index of a column.
+    pub(crate) kind: Option<IndexKind>,
     /// The type of the values, or of the range key.
     pub(crate) data_type: DataType,
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use datafusion::common::{Result, resources_err};
 
+use crate::common::range_function::RangeFunction;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::kept::reserved_index::ReservedIndex;
 
@@ -15,6 +17,25 @@ pub(crate) struct ReadyIndex {
 }
 
 impl ReadyIndex {
+    /// Answers calls of a range function under this name: one for each row of the arrays of its arguments.
+    ///
+    /// # Errors
+    /// As [`Self::answer_by`], and those of arguments.
+    pub(crate) fn call(
+        &self,
+        function: RangeFunction,
+        name: &str,
+        bounds: (&ArrayRef, &ArrayRef),
+        last: &[ArrayRef],
+    ) -> Result<Answer> {
+        match function {
+            RangeFunction::Extreme { extreme, result } => {
+                self.answer_by(|index| index.call(extreme, result, name, bounds, last))
+            }
+            RangeFunction::Statistic(_) => self.reserved.index.call(function, name, bounds, last),
+        }
+    }
+
     /// Answers by the index of the column's keys, or by the CPU fallback's where devices fail and this is allowed.
     ///
     /// # Errors
@@ -27,7 +48,7 @@ impl ReadyIndex {
         if self.allow_cpu_fallback {
             index.answer_or_fall_back(answer)
         } else {
-            answer(index.keys())
+            answer(index.keys()?)
         }
     }
 }

@@ -195,8 +195,7 @@ fn lookup(index: &NamedIndex, column: &str, provider: &dyn TableProvider) -> Res
         column: column.to_string(),
     };
     let calls = [Extreme::Min, Extreme::Max].map(|extreme| {
-        let result = RangeResult::Value;
-        let function = RangeFunction { extreme, result };
+        let function = RangeFunction::extreme(extreme, RangeResult::Value);
         RangeCall {
             function,
             source: Source::Table(TableColumn(of_column.clone())),

@@ -13,7 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::column_ref::{ColumnRef, Names};
-use crate::common::range_function::{RangeFunction, RangeResult};
+use crate::common::range_function::RangeFunction;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_lookup::call::PhysicalCall;
@@ -197,7 +197,7 @@ impl ExtensionPlanner for RangeLookupPlanner {
                 let (function, slot) = (*function, slot.clone());
                 let (relation, column) = self.relation(planner, function, source, session).await?;
                 relation
-                    .require(&column, function.extreme, demand, session)
+                    .require(&column, function.index_kind(), demand, session)
                     .await?;
                 lookups.push(PhysicalLookup {
                     function,
@@ -223,16 +223,13 @@ impl ExtensionPlanner for RangeLookupPlanner {
             let demand = IndexUse {
                 ranges,
                 in_expression: false,
-                needs_rows: !matches!(
-                    call.function.result,
-                    RangeResult::Value | RangeResult::Position
-                ),
+                needs_rows: call.function.needs_rows(),
             };
             let (relation, column) = self
                 .relation(planner, call.function, &call.source, session)
                 .await?;
             relation
-                .require(&column, call.function.extreme, demand, session)
+                .require(&column, call.function.index_kind(), demand, session)
                 .await?;
             calls.push(PhysicalCall {
                 function: call.function,

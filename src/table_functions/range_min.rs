@@ -38,10 +38,7 @@ impl RangeTableFunction {
     }
 
     fn function(&self, result: RangeResult) -> RangeFunction {
-        RangeFunction {
-            extreme: self.extreme,
-            result,
-        }
+        RangeFunction::extreme(self.extreme, result)
     }
 
     /// The arguments as texts.

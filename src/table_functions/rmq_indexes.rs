@@ -52,7 +52,7 @@ pub(crate) fn table_of(held: &[CachedIndexInfo]) -> Result<MemTable> {
         ("name", strings(&|h| h.name.clone())),
         ("table", strings(&|h| h.table.clone())),
         ("column", strings(&|h| Some(h.column.clone()))),
-        ("extreme", strings(&|h| Some(h.extreme?.name().to_string()))),
+        ("kind", strings(&|h| Some(h.kind?.name().to_string()))),
         ("type", strings(&|h| Some(h.data_type.to_string()))),
         ("rows", numbers(&|h| h.rows as u64)),
         ("bytes", numbers(&|h| h.bytes as u64)),

@@ -218,7 +218,7 @@ async fn kept_build_sides_are_listed() {
     answer(&ctx, QUERIES[0]).await;
     let listed = run(
         &ctx,
-        "SELECT \"table\", \"column\", extreme, type, rows, device_bytes, engine, hits FROM rmq_indexes() WHERE bytes > 0",
+        "SELECT \"table\", \"column\", kind, type, rows, device_bytes, engine, hits FROM rmq_indexes() WHERE bytes > 0",
     )
     .await
     .expect("a list");
@@ -680,7 +680,7 @@ async fn a_plan_that_runs_again_finds_it() {
 
 /// The name and the rows of each index that has a name.
 pub async fn named(ctx: &SessionContext) -> Vec<String> {
-    let sql = "SELECT name, \"column\", rows FROM rmq_indexes() WHERE name IS NOT NULL ORDER BY name, extreme";
+    let sql = "SELECT name, \"column\", rows FROM rmq_indexes() WHERE name IS NOT NULL ORDER BY name, kind";
     lines(&[run(ctx, sql).await.expect("a list")])
 }
 

@@ -1,15 +1,15 @@
-//! Medians, percentiles and numbers of distinct values over windows of many rows, which come from order statistics,
-//! compared bit by bit with DataFusion's functions over the pairs of a plain join.
+//! Medians, percentiles and numbers of distinct values over windows of many rows, and of rows between two positions,
+//! which come from order statistics, compared bit by bit with DataFusion's functions over the pairs of a plain join.
 
 use std::sync::Arc;
 
-use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use rmq_testing::{Random, runs};
 
 use crate::range_join::{answer, lines, metric};
-use crate::support::{cpu_session, run, session_of_pool, set};
+use crate::support::{cpu_session, error, run, session_of_pool, set};
 
 /// The windows of each query.
 const WINDOWS: usize = 300;
@@ -166,4 +166,141 @@ async fn without_memory_rows_are_read() {
     }
     println!("{read} times without order statistics, until {bytes} bytes");
     assert!(read > 0);
+}
+
+/// Table `c`, of values in the order of their positions, and `w`, of ranges, fractions and thresholds.
+async fn positions(ctx: &SessionContext, random: &mut Random, data_type: &str, value: &str) {
+    let rows = 1 + random.below(3000);
+    let first = random.below(10_000);
+    let reach = 1 + random.below(rows);
+    // Where thresholds are floats, the two zeros are different, to DataFusion equal.
+    let no_zero = if data_type.starts_with("Float") {
+        "CASE WHEN x = 0 THEN 1 ELSE x END"
+    } else {
+        "x"
+    };
+    for sql in [
+        format!(
+            "CREATE TABLE c AS SELECT n - {first} AS i, arrow_cast({value}, '{data_type}') AS v
+             FROM (SELECT value + {first} AS n FROM range(0, {rows})) ORDER BY i"
+        ),
+        format!(
+            "CREATE TABLE w AS SELECT id, a, a + id * 31 % {reach} - 2 AS b, {no_zero} AS x FROM (
+               SELECT n AS id, n * 13 % ({rows} + 20) - 10 AS a, arrow_cast({value}, '{data_type}') AS x
+               FROM (SELECT value AS n FROM range(0, {WINDOWS})))"
+        ),
+    ] {
+        run(ctx, &sql).await.expect(&sql);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_by_position_are_those_of_datafusion() {
+    for mut random in runs("order_statistics_by_position", &[]) {
+        for (data_type, value) in VALUES {
+            let ctx = cpu_session();
+            positions(&ctx, &mut random, data_type, value).await;
+            let mut calls = vec![
+                (
+                    "range_count_below('c.v', a, b, x)",
+                    "frame_count_below(v, i - 40, i + 7, v)",
+                    // NULL if the threshold is.
+                    "count(*) FILTER (WHERE c.v < w.x) + max(CASE WHEN w.x IS NOT NULL THEN 0 END)",
+                ),
+                (
+                    "range_count_distinct('c.v', a, b)",
+                    "frame_count_distinct(v, i - 40, i + 7)",
+                    // Beside another one, distinct values are not found by GROUP BY, which knows one zero.
+                    "count(DISTINCT c.v) + 0 * count(DISTINCT c.i)",
+                ),
+            ];
+            if ["Float", "Decimal", "Int"]
+                .iter()
+                .any(|t| data_type.starts_with(t))
+            {
+                calls.extend([
+                    (
+                        "range_quantile('c.v', a, b, 0.35)",
+                        "frame_quantile(v, i - 40, i + 7, 0.35)",
+                        "percentile_cont(c.v, 0.35)",
+                    ),
+                    (
+                        "range_quantile('c.v', a, b, 0.98)",
+                        "frame_quantile(v, i - 40, i + 7, 0.98)",
+                        "percentile_cont(c.v, 0.98)",
+                    ),
+                ]);
+            }
+            for (by_range, by_frame, aggregate) in calls {
+                let sql = format!("SELECT id, {by_range} FROM w ORDER BY id");
+                let naive = format!(
+                    "SELECT w.id, {aggregate} FROM w LEFT JOIN c ON c.i BETWEEN w.a AND w.b GROUP BY w.id ORDER BY w.id"
+                );
+                let what = format!("{data_type}, {sql}");
+                let expected = answer(&ctx, &naive).await.expect(&what).0;
+                // Again, when the index is kept.
+                for _ in 0..2 {
+                    assert_eq!(answer(&ctx, &sql).await.expect(&what).0, expected, "{what}");
+                }
+                let by_position = by_range
+                    .replace("a, b", "i - 40, i + 7")
+                    .replace(", x)", ", v)");
+                let frames = format!("SELECT i, {by_frame} OVER (ORDER BY i) FROM c ORDER BY i");
+                let same = format!("SELECT i, {by_position} FROM c ORDER BY i");
+                let expected = answer(&ctx, &same).await.expect(&same).0;
+                assert_eq!(
+                    answer(&ctx, &frames).await.expect(&frames).0,
+                    expected,
+                    "{frames}"
+                );
+            }
+            let kept = run(&ctx, "SELECT kind, hits FROM rmq_indexes() ORDER BY kind").await;
+            let kept = lines(&[kept.expect("indexes")]);
+            let kinds: Vec<_> = kept
+                .iter()
+                .filter_map(|line| line.split(' ').next())
+                .collect();
+            assert_eq!(kinds, ["distinct", "ranks"], "{kept:?}");
+        }
+    }
+}
+
+/// Waits until a pool has this many bytes registered: what a query has read is dropped a moment later.
+async fn registered(pool: &Arc<dyn MemoryPool>, bytes: usize) {
+    for _ in 0..200 {
+        if pool.reserved() == bytes {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are registered, not {bytes}", pool.reserved());
+}
+
+/// The memory of an index of order statistics is registered while it is kept, and short memory is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_of_order_statistics_are_registered() {
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+    let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool));
+    for sql in [
+        "CREATE TABLE c AS SELECT value * 7919 % 99991 AS v FROM range(0, 100000)",
+        "CREATE TABLE w AS SELECT value AS a, value + 5000 AS b FROM range(0, 1000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let median = "SELECT max(range_quantile('c.v', a, b, 0.5)) FROM w";
+    run(&ctx, median).await.expect(median);
+    let bytes = |kind: &str| format!("SELECT bytes FROM rmq_indexes() WHERE kind = '{kind}'");
+    let of_ranks = lines(&[run(&ctx, &bytes("ranks")).await.expect("bytes")]);
+    let of_ranks: usize = of_ranks[0].parse().expect("a number");
+    // 17 bits of 100,000 rows and 99,991 values of 8 bytes.
+    assert!((1_050_000..1_150_000).contains(&of_ranks), "{of_ranks}");
+    registered(&pool, of_ranks).await;
+    set(&ctx, "rmq.keep_indexes", "false");
+    registered(&pool, 0).await;
+
+    set(&ctx, "rmq.keep_indexes", "true");
+    set(&ctx, "rmq.index_memory_limit", "1M");
+    let error = error(&ctx, median).await;
+    assert!(error.contains("the index of c.v needs"), "{error}");
+    assert!(error.contains("rmq.index_memory_limit"), "{error}");
 }

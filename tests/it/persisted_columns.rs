@@ -200,11 +200,7 @@ async fn what_is_found_is_shown() {
     assert!(found == expected);
     assert_eq!(origins(&metrics), [1, 0, 1]);
     written(&next).await;
-    let shown = run(
-        &next,
-        "SELECT extreme, disk FROM rmq_indexes() ORDER BY extreme",
-    )
-    .await;
+    let shown = run(&next, "SELECT kind, disk FROM rmq_indexes() ORDER BY kind").await;
     let shown = format!("{:?}", shown.expect("a list"));
     assert!(
         shown.contains("loaded") && shown.contains("written"),

@@ -198,7 +198,7 @@ async fn each_column_has_its_own_file() {
     assert_eq!(origins(&metrics), [3, 0, 1]);
     assert_eq!(metrics["rows_read"], 9_000);
     written(&next).await;
-    let shown = "SELECT \"column\", disk FROM rmq_indexes() ORDER BY 1, extreme";
+    let shown = "SELECT \"column\", disk FROM rmq_indexes() ORDER BY 1, kind";
     let shown = lines(&[run(&next, shown).await.expect("a list")]);
     assert_eq!(
         shown,

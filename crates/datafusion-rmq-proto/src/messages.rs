@@ -330,7 +330,7 @@ pub(crate) struct RequiredIndex {
     #[prost(string, tag = "1")]
     pub(crate) column: String,
     #[prost(uint32, tag = "2")]
-    pub(crate) extreme: u32,
+    pub(crate) kind: u32,
     #[prost(uint64, optional, tag = "3")]
     pub(crate) ranges: Option<u64>,
     #[prost(bool, tag = "4")]

@@ -14,7 +14,7 @@ use datafusion_rmq::parts::{
     range_lookup,
 };
 use datafusion_rmq::physical_plan::{PrepareIndexesExec, RangeLookupExec};
-use datafusion_rmq::{Extreme, RangeFunction, RmqOptions};
+use datafusion_rmq::{IndexKind, RangeFunction, RmqOptions};
 
 use crate::convert::{Decoder, Encoder};
 use crate::messages;
@@ -157,7 +157,7 @@ fn write_relation(relation: &SharedRelation, encoder: Encoder) -> Result<message
     let indexes = parts.indexes.iter().map(|index| {
         Ok(messages::RequiredIndex {
             column: index.column.clone(),
-            extreme: index.extreme.number()?,
+            kind: index.kind.number()?,
             ranges: index.ranges.map(|ranges| ranges as u64),
             in_expression: index.in_expression,
         })
@@ -180,7 +180,7 @@ fn read_relation(
         let indexes = message.indexes.iter().map(|index| {
             Ok(RequiredIndexParts {
                 column: index.column.clone(),
-                extreme: Extreme::of_number(index.extreme)?,
+                kind: IndexKind::of_number(index.kind)?,
                 ranges: index.ranges.map(size).transpose()?,
                 in_expression: index.in_expression,
             })

@@ -5,7 +5,7 @@ use datafusion::common::{JoinSide, JoinType, Result};
 use datafusion_proto::protobuf::{ArrowType, proto_error};
 use datafusion_rmq::logical_plan::range_join::Unmatched;
 use datafusion_rmq::physical_plan::JoinMode;
-use datafusion_rmq::{Comparison, Extreme, RangeEnd, RangeFunction};
+use datafusion_rmq::{Comparison, Extreme, IndexKind, RangeEnd, RangeFunction};
 
 /// A value that is one of a few, which the format knows by their place in [`Self::ALL`].
 pub(crate) trait Choice: Copy + PartialEq + 'static {
@@ -33,6 +33,11 @@ impl Choice for Comparison {
 impl Choice for Extreme {
     const NAME: &'static str = "extreme";
     const ALL: &'static [Self] = &[Self::Min, Self::Max];
+}
+
+impl Choice for IndexKind {
+    const NAME: &'static str = "kind of an index";
+    const ALL: &'static [Self] = &IndexKind::ALL;
 }
 
 impl Choice for RangeEnd {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::AtomicBool;
 
+use crate::cpu::RankKey;
 use crate::cpu::rmq::index::index_slice;
 use crate::crossings::{Crossings, RangeEnd, RowList};
 use crate::engine::{BuildOptions, RangeIndex};
@@ -13,10 +14,10 @@ use crate::key::{Encoding, Extreme, Key};
 use crate::outputs::Answers;
 
 mod sealed {
-    use super::{BuildOptions, Encoding, EngineError, Key, RangeIndex};
+    use super::{BuildOptions, Encoding, EngineError, RangeIndex, RankKey};
 
     pub trait Sealed: Sized {
-        type Key: Key;
+        type Key: RankKey;
         fn encoding() -> Encoding<Self::Key>;
         fn from_bits(bits: Self::Key) -> Self;
         fn bits(values: &[Self]) -> &[Self::Key];

@@ -22,6 +22,7 @@ mod index_of_parts;
 mod key;
 mod key_search;
 mod list_smallest;
+mod order_statistics;
 mod outputs;
 mod range_join;
 
@@ -35,6 +36,7 @@ pub use index::{Index, Value};
 pub use index_of_parts::SegmentedIndex;
 pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, SearchHints};
+pub use order_statistics::{OrderStatistics, RangeDistinct};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{
     Addends, ColumnChunks, ExtremeIndex, OutputValues, PartGroups, RangeJoinAnswer,

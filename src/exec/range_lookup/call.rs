@@ -13,7 +13,7 @@ use rmq_engine::RangeEnd;
 /// A call of a range function in physical expressions.
 #[derive(Debug, Clone)]
 pub struct PhysicalCall {
-    /// The function: which extreme, and whether its value or its position.
+    /// The function.
     pub function: RangeFunction,
     pub(crate) relation: Arc<Relation>,
     /// The name of the indexed column.
@@ -35,15 +35,24 @@ pub struct PhysicalCall {
 impl PhysicalCall {
     /// The end from which a row that crosses the threshold is searched, if the function has a threshold.
     pub(crate) fn crossing(&self) -> Option<RangeEnd> {
-        match self.function.result {
-            RangeResult::Crossing(end) => Some(end),
-            RangeResult::Value | RangeResult::Position | RangeResult::Positions => None,
+        match self.function {
+            RangeFunction::Extreme {
+                result: RangeResult::Crossing(end),
+                ..
+            } => Some(end),
+            _ => None,
         }
     }
 
     /// Whether each result is a list of positions.
     pub(crate) fn returns_lists(&self) -> bool {
-        matches!(self.function.result, RangeResult::Positions)
+        matches!(
+            self.function,
+            RangeFunction::Extreme {
+                result: RangeResult::Positions,
+                ..
+            }
+        )
     }
 
     /// The function and its arguments but the bounds.
@@ -61,7 +70,7 @@ impl PhysicalCall {
         !self.volatile
             && Arc::ptr_eq(&self.relation, &other.relation)
             && self.column == other.column
-            && self.function.extreme == other.function.extreme
+            && self.function.shares_answers(other.function)
             && self.left.as_ref() == other.left.as_ref()
             && self.right.as_ref() == other.right.as_ref()
             && self.threshold.as_deref() == other.threshold.as_deref()
@@ -100,7 +109,7 @@ impl Search {
         for (i, call) in calls.iter().enumerate() {
             let output = Output {
                 call: i,
-                position: call.function.result != RangeResult::Value,
+                position: call.function.returns_positions(),
             };
             match searches.iter_mut().find(|s| s.call.shares_search(call)) {
                 Some(search) => search.outputs.push(output),

@@ -37,7 +37,7 @@ impl IndexBuilder<'_> {
         for missing in missing {
             let id = &missing.id;
             let column = (id.column.as_str(), &value_type(&missing.data_type));
-            let contents = Contents::Chunks(id.extreme);
+            let contents = Contents::Chunks(id.extreme()?);
             let file = ColumnFile::of(self.directory(), scan, version, column, contents);
             let chunks = match &file {
                 Some(file) => {
@@ -120,7 +120,7 @@ impl IndexBuilder<'_> {
         };
         let bytes = chunks.bytes() + KeyIndex::estimate_on_cpu(&extremes, &value_type);
         let memory = self.reserve(&id)(bytes)?;
-        let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme)?;
+        let index = ColumnIndex::of_chunks(chunks, &extremes, &value_type, id.extreme()?)?;
         let span = read.span(&id.column, &[]);
         let index = Arc::new(ReservedIndex::new(index, memory, None, span));
         self.cache(&id, &Target::Cpu, &index, read);

@@ -14,7 +14,7 @@ use crate::exec::range_lookup::index_builder::{
 use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns, load_columns};
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents, PersistedValues};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
-use crate::index::key_index::KeyIndex;
+use crate::index::column_index::ColumnIndex;
 use crate::kept::reserved_index::IndexPart;
 
 /// Columns of at least this many rows are read by several tasks.
@@ -256,7 +256,12 @@ fn names(indexes: &[MissingIndex]) -> BTreeSet<&str> {
 fn index_bytes(missing: &[MissingIndex], columns: &LoadedColumns) -> Result<usize> {
     let indexes = missing.iter().map(|missing| {
         let chunks = columns.chunks(&missing.id.column)?;
-        Ok(KeyIndex::estimate_on_cpu(&chunks, &missing.data_type))
+        let kind = missing.id.kind;
+        Ok(ColumnIndex::estimate_on_cpu(
+            &chunks,
+            &missing.data_type,
+            kind,
+        ))
     });
     indexes.sum()
 }

@@ -85,8 +85,8 @@ impl RangeLookupExec {
     /// The engines of the indexes in `EXPLAIN`.
     fn engines(&self) -> String {
         engines(self.calls.iter().map(|call| {
-            let extreme = call.function.extreme;
-            call.relation.engine_label(&call.column, extreme)
+            let kind = call.function.index_kind();
+            call.relation.engine_label(&call.column, kind)
         }))
     }
 }

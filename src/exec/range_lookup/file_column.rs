@@ -35,14 +35,14 @@ impl FileColumn {
         let chunks = index
             .chunks()
             .ok_or_else(|| internal_datafusion_err!("a column of files has no chunks"))?;
-        let partial = chunks.answer(index.keys(), ranges)?;
+        let partial = chunks.answer(index.keys()?, ranges)?;
         let (blocks, edges) = partial.edges();
         let rows = blocks.iter().map(Block::len).sum();
         let asked = vec![self.asked.clone()];
         let mut read = self.rows.answer(asked, blocks, self.tasks, context).await?;
         let read = read.pop().unwrap_or_default();
         let extreme = self.asked.extreme;
-        let answer = chunks.finish(index.keys(), extreme, partial, &edges, read)?;
+        let answer = chunks.finish(index.keys()?, extreme, partial, &edges, read)?;
         Ok((answer, rows))
     }
 }

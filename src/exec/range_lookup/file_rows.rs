@@ -156,7 +156,7 @@ impl FileRows {
         Ok(AskedColumn {
             column: self.files.schema.index_of(&id.column)?,
             data_type: data_type.clone(),
-            extreme: id.extreme,
+            extreme: id.extreme()?,
         })
     }
 

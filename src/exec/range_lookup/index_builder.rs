@@ -9,10 +9,12 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryConsumer;
 
 use crate::common::errors::engine_error;
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
+use crate::common::range_function::IndexKind;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
@@ -33,7 +35,6 @@ use crate::kept::on_disk::OnDisk;
 use crate::kept::ready_index::ReadyIndex;
 use crate::kept::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::kept::version::Span;
-use rmq_engine::Extreme;
 
 /// An index that is ready to be queried.
 #[derive(Debug, Clone)]
@@ -413,13 +414,23 @@ impl<'a> IndexBuilder<'a> {
         input: &BuildInput,
         parts: Vec<IndexPart>,
     ) -> Result<Arc<ReservedIndex>> {
-        let bytes = KeyIndex::estimate_on_cpu(&input.chunks, &input.data_type);
-        let memory = self.reserve(&input.id)(bytes)?;
+        let (chunks, data_type, kind) = (&input.chunks, &input.data_type, input.id.kind);
+        let memory =
+            self.reserve(&input.id)(ColumnIndex::estimate_on_cpu(chunks, data_type, kind))?;
+        let working = MemoryConsumer::new(format!("rmq build of {}", input.label));
+        let working = working.register(self.context.memory_pool());
+        let catalog = &self.required.catalog;
+        catalog.grow(
+            &working,
+            ColumnIndex::working_bytes(chunks, data_type, kind),
+        )?;
         // The closure owns the reservation: a build that has begun can't be stopped and uses the memory to its end.
         input
-            .spawn(move |b, _| {
-                let extreme = b.id.extreme;
-                let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, extreme, b.threads)?;
+            .spawn(move |b, waiting| {
+                let _working = working;
+                let stops = || waiting.check().is_err();
+                let kind = b.id.kind;
+                let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, kind, b.threads, &stops)?;
                 ReservedIndex::extended(parts, index, memory, None, b.span)
             })
             .await
@@ -451,7 +462,7 @@ impl<'a> IndexBuilder<'a> {
                 .spawn(move |b, waiting| {
                     let engine = engine.until(Arc::clone(waiting.stop()));
                     let (chunks, data_type) = (&b.chunks, &b.data_type);
-                    let extreme = b.id.extreme;
+                    let extreme = b.id.extreme()?;
                     let index =
                         ColumnIndex::on_devices(&*engine, chunks, data_type, extreme, b.threads)?;
                     ReservedIndex::extended(parts, index, memory, Some(on_device), b.span)
@@ -530,22 +541,19 @@ impl CachedIndexes<'_> {
         self.find_map(self.id, |reserved| Some(reserved.index.rows()))
     }
 
-    /// The state of the file of the column's values, if these are being written, as an index of either direction tells.
+    /// The state of the file of the column's values, if these are being written, as an index of any kind tells.
     pub(super) fn writing(&self) -> Option<Arc<OnDisk>> {
-        [Extreme::Min, Extreme::Max]
-            .into_iter()
-            .find_map(|extreme| {
-                let id = IndexId {
-                    extreme,
-                    ..self.id.clone()
-                };
-                self.find_map(&id, |reserved| {
-                    let is_of_values = reserved.index.chunks().is_none();
-                    let disk =
-                        (is_of_values && reserved.disk.is_writing()).then_some(&reserved.disk);
-                    disk.cloned()
-                })
+        IndexKind::ALL.into_iter().find_map(|kind| {
+            let id = IndexId {
+                kind,
+                ..self.id.clone()
+            };
+            self.find_map(&id, |reserved| {
+                let is_of_values = reserved.index.chunks().is_none();
+                let disk = (is_of_values && reserved.disk.is_writing()).then_some(&reserved.disk);
+                disk.cloned()
             })
+        })
     }
 
     /// What `find` finds in an index of the column that is cached on any engine.

@@ -4,22 +4,22 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::common::column_ref::ColumnRef;
+use crate::common::range_function::IndexKind;
 use crate::exec::common::plan_key::RepeatedPlan;
 use crate::index::devices::Target;
 use crate::kept::entries::{Description, Kept, KeptMemory};
 use crate::kept::named_index::NamedIndex;
 use crate::kept::reserved_index::ReservedIndex;
 use crate::kept::version::Version;
-use rmq_engine::Extreme;
 
-/// What tells an index from others over the same version of its table: the column, the direction and the engine.
+/// What tells an index from others over the same version of its table: the column, what it answers and the engine.
 #[derive(Debug, Clone)]
 pub(super) struct IndexKey {
     pub(super) column: ColumnRef,
     /// Of the rows of this plan, which another process has sent: there is no table of the session that would tell what
     /// they are. `None` for a table of the session.
     pub(super) plan: Option<Arc<RepeatedPlan>>,
-    pub(super) extreme: Extreme,
+    pub(super) kind: IndexKind,
     pub(super) target: Target,
 }
 
@@ -44,8 +44,8 @@ impl IndexKey {
             (None, None) => true,
             _ => false,
         };
-        let key = (&self.column, self.extreme, &self.target);
-        is_plan_as && key == (&other.column, other.extreme, &other.target)
+        let key = (&self.column, self.kind, &self.target);
+        is_plan_as && key == (&other.column, other.kind, &other.target)
     }
 }
 
@@ -58,7 +58,8 @@ impl Kept for KeptIndex {
     }
 
     fn is_of(&self, named: &NamedIndex) -> bool {
-        self.key.plan.is_none() && named.is_of(&self.key.column)
+        let is_of_extremes = matches!(self.key.kind, IndexKind::Extremes(_));
+        self.key.plan.is_none() && is_of_extremes && named.is_of(&self.key.column)
     }
 
     fn has_key(&self, _key: &dyn Any) -> bool {
@@ -74,7 +75,7 @@ impl Kept for KeptIndex {
         Description {
             table: Some(table),
             column: column.column.clone(),
-            extreme: Some(self.key.extreme),
+            kind: Some(self.key.kind),
             data_type: self.reserved.index.value_type().clone(),
         }
     }

@@ -28,6 +28,10 @@
 //! Both are reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against
 //! `rmq.device_memory_limit`. The stream itself needs the current batch, or the batches gathered for a device.
 //!
+//! Quantiles, and counts of values below a threshold and of distinct values, come from indexes of their own
+//! (`index/column_statistics.rs`), which the CPU builds by a sort, in O(n log n), and answers in O(log n). They do not
+//! refer to the column and take 1.33 bits for each value and bit of a rank. They are built anew where rows were added.
+//!
 //! A column of Parquet files that does not fit in memory is not collected, as the
 //! [`MemoryBudget`](memory_budget::MemoryBudget) tells by the numbers of rows in the footers. One pass over the files
 //! keeps the extremes of chunks, and later [`FileRows`](file_rows::FileRows) reads the rows at the edges of ranges.

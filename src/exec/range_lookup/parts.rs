@@ -10,7 +10,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::EngineChoice;
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{IndexKind, RangeFunction};
 use crate::exec::range_lookup::call::PhysicalCall;
 use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -20,7 +20,6 @@ use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::expr::index_lookup::IndexSlot;
 use crate::kept::catalog::SharedIndexes;
-use rmq_engine::Extreme;
 
 /// The parts of a relation.
 #[derive(Debug, Clone)]
@@ -40,8 +39,8 @@ pub struct RelationParts {
 pub struct RequiredIndexParts {
     /// The name of the column.
     pub column: String,
-    /// Of its minima or its maxima.
-    pub extreme: Extreme,
+    /// What the index answers.
+    pub kind: IndexKind,
     /// The estimated number of ranges, if known.
     pub ranges: Option<usize>,
     /// Whether an expression queries it.
@@ -114,7 +113,7 @@ impl SharedRelation {
         let indexes = required.all().into_iter();
         let indexes = indexes.map(|(id, index)| RequiredIndexParts {
             column: id.column,
-            extreme: id.extreme,
+            kind: id.kind,
             ranges: index.index_use.ranges,
             in_expression: index.index_use.in_expression,
         });
@@ -141,7 +140,7 @@ impl RelationParts {
         for index in self.indexes {
             let id = IndexId {
                 column: index.column,
-                extreme: index.extreme,
+                kind: index.kind,
             };
             let index_use = IndexUse {
                 ranges: index.ranges,

@@ -121,8 +121,8 @@ impl DisplayAs for PrepareIndexesExec {
         });
         let names = names.collect::<Vec<_>>().join(", ");
         let labels = self.lookups.iter().map(|lookup| {
-            let extreme = lookup.function.extreme;
-            lookup.relation.engine_label(&lookup.column, extreme)
+            let kind = lookup.function.index_kind();
+            lookup.relation.engine_label(&lookup.column, kind)
         });
         let engines = engines(labels);
         write!(f, "PrepareIndexesExec: {names}, engine={engines}")
@@ -178,7 +178,9 @@ impl ExecutionPlan for PrepareIndexesExec {
                 slot,
             } in lookups
             {
-                let prepared = relation.index(&column, function.extreme, &context).await?;
+                let prepared = relation
+                    .index(&column, function.index_kind(), &context)
+                    .await?;
                 if first {
                     metrics.record_index(&prepared);
                 }

@@ -8,6 +8,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
+use crate::common::range_function::IndexKind;
 use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
@@ -16,7 +17,6 @@ use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
-use rmq_engine::Extreme;
 
 /// A relation that calls of one query look up in. All operators with such calls share it.
 #[derive(Debug)]
@@ -86,12 +86,12 @@ impl Relation {
     pub(crate) async fn require(
         &self,
         column: &str,
-        extreme: Extreme,
+        kind: IndexKind,
         index_use: IndexUse,
         session: &dyn Session,
     ) -> Result<()> {
         let options = RmqOptions::of(session.config_options());
-        let id = index_id(column, extreme);
+        let id = index_id(column, kind);
         let index_use = self.required.add(&id, index_use, options.engine);
         let data_type = self.required.source.data_type(column)?;
         let partitions = session.config().target_partitions();
@@ -106,8 +106,8 @@ impl Relation {
     }
 
     /// The engine of an index in `EXPLAIN`.
-    pub(crate) fn engine_label(&self, column: &str, extreme: Extreme) -> String {
-        self.required.engine_label(&index_id(column, extreme))
+    pub(crate) fn engine_label(&self, column: &str, kind: IndexKind) -> String {
+        self.required.engine_label(&index_id(column, kind))
     }
 
     /// Plans one scan of all columns to be indexed, so that all indexes see the same version of the table.
@@ -131,7 +131,7 @@ impl Relation {
     pub(crate) async fn index(
         self: &Arc<Self>,
         column: &str,
-        extreme: Extreme,
+        kind: IndexKind,
         context: &Arc<TaskContext>,
     ) -> Result<PreparedIndex> {
         let work = self.prepared.get_retained(context);
@@ -139,7 +139,7 @@ impl Relation {
             let (this, context) = (Arc::clone(self), Arc::clone(context));
             async move { this.prepare(&context).await }
         });
-        let id = index_id(column, extreme);
+        let id = index_id(column, kind);
         let prepared = prepared.await?;
         let prepared = prepared.iter().find(|prepared| prepared.id == id);
         prepared
@@ -161,10 +161,10 @@ impl Relation {
     }
 }
 
-fn index_id(column: &str, extreme: Extreme) -> IndexId {
+fn index_id(column: &str, kind: IndexKind) -> IndexId {
     IndexId {
         column: column.to_string(),
-        extreme,
+        kind,
     }
 }
 

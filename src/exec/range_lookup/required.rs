@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
+use crate::common::range_function::IndexKind;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::kept_index::IndexKey;
 use crate::exec::range_lookup::source::RelationSource;
@@ -17,11 +18,24 @@ use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::Extreme;
 
-/// An index of a relation: its column and direction.
+/// An index of a relation: its column, and what it answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct IndexId {
     pub(crate) column: String,
-    pub(crate) extreme: Extreme,
+    pub(crate) kind: IndexKind,
+}
+
+impl IndexId {
+    /// The extreme that an index of a column in files finds.
+    ///
+    /// # Errors
+    /// An internal error for another index, which needs all rows in memory.
+    pub(crate) fn extreme(&self) -> Result<Extreme> {
+        match self.kind {
+            IndexKind::Extremes(extreme) => Ok(extreme),
+            kind => internal_err!("an index of {} needs all rows", kind.name()),
+        }
+    }
 }
 
 /// How a query is expected to use an index.
@@ -123,6 +137,10 @@ impl RequiredIndexes {
         partitions: usize,
         options: &RmqOptions,
     ) -> Result<Option<Decision>> {
+        if !matches!(id.kind, IndexKind::Extremes(_)) {
+            let why = "devices do not compute order statistics";
+            return Ok(Some(Decision::cpu(why)));
+        }
         let is_cached = |target: &Target| {
             // Of any version of the table.
             let key = self.cache_key(id, target);
@@ -197,7 +215,7 @@ impl RequiredIndexes {
         Some(IndexKey {
             column,
             plan,
-            extreme: id.extreme,
+            kind: id.kind,
             target: target.clone(),
         })
     }

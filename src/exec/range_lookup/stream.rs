@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::compute::concat;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryPool;
@@ -13,6 +14,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use crate::common::range_function::RangeFunction;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
@@ -23,6 +25,7 @@ use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::index::best_positions::CountedRanges;
 use crate::index::key_index::Answer;
 use crate::index::threshold::ThresholdTest;
+use crate::kept::ready_index::ReadyIndex;
 
 /// Batches that are answered together where rows are read for them, if they have come. They are in memory meanwhile.
 const GATHERED_BATCHES: usize = 16;
@@ -155,6 +158,10 @@ impl LookupStream {
     fn search(&self, number: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<Answer> {
         let search = &self.searches[number];
         let ready = &self.prepared[number].ready;
+        let extreme = match search.call.function {
+            RangeFunction::Extreme { extreme, .. } => extreme,
+            RangeFunction::Statistic(_) => return arguments.call(ready, search.call.function),
+        };
         let returns = |position| {
             search
                 .outputs
@@ -173,7 +180,7 @@ impl LookupStream {
             }
             (Some(end), Some(thresholds)) => {
                 let ranges = arguments.ranges()?;
-                let test = ThresholdTest::of_function(search.call.function.extreme);
+                let test = ThresholdTest::of_function(extreme);
                 ready.answer_by(|index| index.crossings(&ranges, thresholds, end, test))
             }
             _ => {
@@ -234,6 +241,21 @@ impl Arguments {
         })
     }
 
+    /// Answers a function batch by batch.
+    fn call(&self, ready: &ReadyIndex, function: RangeFunction) -> Result<Answer> {
+        let bounds = self.left.iter().zip(&self.right);
+        let values = bounds.enumerate().map(|(i, bounds)| {
+            let last = self.last.as_ref().map_or(&[][..], |last| &last[i..=i]);
+            let answer = ready.call(function, function.range_name(), bounds, last)?;
+            answer.into_values()
+        });
+        let values = values.collect::<Result<Vec<_>>>()?;
+        Ok(Answer::of_values(match values.as_slice() {
+            [one] => Arc::clone(one),
+            several => concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>())?,
+        }))
+    }
+
     fn ranges(&self) -> Result<Vec<Ranges>> {
         let bounds = self.left.iter().zip(&self.right);
         bounds
@@ -289,10 +311,10 @@ impl LookupStream {
     async fn prepare(&mut self) -> Result<()> {
         let mut prepared = vec![];
         for Search { call, .. } in &self.searches {
-            let extreme = call.function.extreme;
+            let kind = call.function.index_kind();
             let index = call
                 .relation
-                .index(&call.column, extreme, &self.context)
+                .index(&call.column, kind, &self.context)
                 .await?;
             let found = call
                 .function

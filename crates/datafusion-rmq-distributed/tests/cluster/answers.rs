@@ -200,7 +200,7 @@ async fn indexes_of_files_are_kept_on_workers() {
     let state = builder.with_rmq_sharing(codec.indexes()).build();
     let on_worker = SessionContext::new_with_state(state);
     let kept = || async {
-        let kept = "SELECT \"table\", \"column\", extreme, rows, hits, arrow_cast(age, 'Int64') AS ms FROM rmq_indexes()";
+        let kept = "SELECT \"table\", \"column\", kind, rows, hits, arrow_cast(age, 'Int64') AS ms FROM rmq_indexes()";
         let batches = on_worker
             .sql(kept)
             .await

@@ -103,11 +103,19 @@ pub const QUERIES: &[(&str, &str)] = &[
         "RangeLookupExec",
     ),
     (
+        "SELECT id, range_quantile('p.v', k % 400, 499, 0.3), range_count_below('p.v', 0, k % 400, k), range_count_distinct('p.f', 7, k) FROM q",
+        "RangeLookupExec",
+    ),
+    (
         "SELECT id, range_max((SELECT v FROM p ORDER BY k, id), 0, k % 400) FROM q",
         "RangeLookupExec",
     ),
     (
         "SELECT q.id, p.id FROM q LEFT JOIN p ON range_min('p.v', q.id, p.id) = 3 AND p.id < 40",
+        "PrepareIndexesExec",
+    ),
+    (
+        "SELECT q.id, p.id FROM q LEFT JOIN p ON range_count_distinct('p.v', q.id, p.id) = 3 AND p.id < 40",
         "PrepareIndexesExec",
     ),
     (

@@ -42,7 +42,7 @@ fn indexes_are_created_and_dropped() {
          CREATE INDEX lowest ON q (t);
          DROP INDEX by_time;
          SELECT DISTINCT name FROM rmq_indexes() WHERE name IS NOT NULL;
-         SELECT extreme, rows FROM rmq.lowest ORDER BY extreme;
+         SELECT kind, rows FROM rmq.lowest ORDER BY kind;
          DROP INDEX lowest;
          SELECT count(*) AS n FROM rmq_indexes() WHERE name IS NOT NULL;",
     );
@@ -50,7 +50,7 @@ fn indexes_are_created_and_dropped() {
     let out: Vec<&str> = created.out.split_whitespace().collect();
     assert_eq!(
         out,
-        ["name", "lowest", "extreme,rows", "max,2", "min,2", "n", "0"],
+        ["name", "lowest", "kind,rows", "max,2", "min,2", "n", "0"],
         "{created:?}"
     );
     for (statement, error) in [

@@ -40,4 +40,5 @@ pub use key_search::search_key::SearchKey;
 pub use lazy_index::LazyBuild;
 pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};
 pub use simd::dispatch::Simd;
-pub use wavelet_matrix::{WaveletMatrix, previous_rows};
+pub(crate) use wavelet_matrix::Keys;
+pub use wavelet_matrix::{DistinctCounts, KeyStatistics, RankKey, WaveletMatrix, previous_rows};

@@ -497,7 +497,7 @@ impl<S: KeptSegment> Kept for KeptSide<S> {
         Description {
             table: None,
             column: self.label.clone(),
-            extreme: None,
+            kind: None,
             data_type: self.key_type.clone(),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::wavelet_matrix::bits::{Block, POSITIONS, block, blocks};
+use crate::cpu::wavelet_matrix::threads::in_parallel;
 use crate::error::EngineError;
 
 /// Rows per thread below which a further thread does not make the build faster.
@@ -132,33 +133,4 @@ fn fill_part(part: Part<'_>, bit: u32) {
         ones_end += one_count;
         (*out, ones_before) = block(words, ones_before);
     }
-}
-
-/// Calls `work` with each item, each but the first on a thread of its own. Returns what it returned, in order.
-fn in_parallel<T: Send, R: Send>(
-    mut items: impl Iterator<Item = T>,
-    work: impl Fn(T) -> R + Sync,
-) -> Result<Vec<R>, EngineError> {
-    let Some(first) = items.next() else {
-        return Ok(vec![]);
-    };
-    let work = &work;
-    std::thread::scope(|scope| {
-        let spawn = |item| {
-            std::thread::Builder::new()
-                .name("rmq-build".to_owned())
-                .spawn_scoped(scope, move || work(item))
-                .map_err(|error| EngineError::Thread(error.to_string()))
-        };
-        let others = items.map(spawn).collect::<Result<Vec<_>, _>>()?;
-        let mut done = vec![work(first)];
-        for other in others {
-            done.push(
-                other
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            );
-        }
-        Ok(done)
-    })
 }

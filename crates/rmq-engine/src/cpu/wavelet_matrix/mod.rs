@@ -11,11 +11,19 @@
 //! waits for memory, the others compute (`matrix`).
 //!
 //! Space: 1.33 bits a row and level. The build partitions the rows once per level, on all threads (`build`).
+//!
+//! `key_statistics` answers ranges of a column of keys by their ranks, which a sort tells (`ranks`).
 
 mod bits;
 mod build;
 mod distinct;
+mod key_statistics;
 mod matrix;
+mod ranks;
+mod threads;
 
 pub use distinct::previous_rows;
+pub use key_statistics::{DistinctCounts, KeyStatistics};
 pub use matrix::WaveletMatrix;
+pub(crate) use ranks::Keys;
+pub use ranks::RankKey;

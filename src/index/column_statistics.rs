@@ -1,0 +1,260 @@
+//! Order statistics of ranges of a column: quantiles, and numbers of values below a threshold and of distinct values.
+//! The CPU's wavelet matrices of the column's keys ([`KeyStatistics`], [`DistinctCounts`]) answer.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::{Result, exec_err, internal_err};
+
+use crate::common::errors::engine_error;
+use crate::common::ordered_type::key_bytes;
+use crate::common::range_function::{IndexKind, RangeFunction, RangeStatistic};
+use crate::common::ranges::Ranges;
+use crate::index::any_width::{AnyWidth, map_width, with_width};
+use crate::index::decoder::{Decoder, buffer};
+use crate::index::sort_keys::{Chunks, Encoded, encode};
+use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
+use rmq_engine::cpu::{DistinctCounts, KeyStatistics, RankKey, WaveletMatrix};
+use rmq_engine::{EngineError, Extreme, OutputBuffer, OutputValues};
+
+/// What answers order statistics of a column.
+#[derive(Debug)]
+pub(crate) struct ColumnStatistics {
+    index: StatisticIndex,
+    decoder: Decoder,
+}
+
+#[derive(Debug)]
+enum StatisticIndex {
+    Ranks(Ranks),
+    Distinct(DistinctCounts),
+}
+
+type Ranks = AnyWidth<KeyStatistics<u32>, KeyStatistics<u64>, KeyStatistics<u128>>;
+
+/// The steps into which `percentile_cont` divides the way between two values.
+const PRECISION: f64 = 1_000_000.0;
+
+impl ColumnStatistics {
+    /// Builds the index of this kind of a column of this type, on at most `threads` threads.
+    ///
+    /// # Errors
+    /// An execution error for a type without an order, an internal one for a kind that is none of statistics, and the
+    /// engine's, soon after `stops` returns true.
+    pub(crate) fn build(
+        chunks: &Chunks,
+        data_type: &DataType,
+        kind: IndexKind,
+        threads: usize,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        let Encoded {
+            column, decoder, ..
+        } = encode(chunks, data_type, Extreme::Min)?;
+        let index = match kind {
+            IndexKind::Ranks => StatisticIndex::Ranks(map_width!(column, column => {
+                KeyStatistics::build(&column, threads, stops).map_err(engine_error)?
+            })),
+            IndexKind::DistinctCounts => {
+                let counts = with_width!(column, column => {
+                    DistinctCounts::build(&column, threads, stops)
+                });
+                StatisticIndex::Distinct(counts.map_err(engine_error)?)
+            }
+            IndexKind::Extremes(_) => return internal_err!("an index of extremes has no ranks"),
+        };
+        Ok(Self { index, decoder })
+    }
+
+    /// The most bytes that the index of a column takes.
+    pub(crate) fn estimate(chunks: &Chunks, data_type: &DataType, kind: IndexKind) -> usize {
+        let rows = chunks.rows();
+        // A column is not longer than this, or its build fails.
+        let numbers = u32::try_from(rows).unwrap_or(u32::MAX).saturating_add(1);
+        let matrix = WaveletMatrix::bytes_for(rows, numbers);
+        match kind {
+            IndexKind::Ranks => matrix + rows * key_bytes(data_type),
+            IndexKind::DistinctCounts | IndexKind::Extremes(_) => matrix,
+        }
+    }
+
+    /// The bytes that a build takes besides: copies of the column, its keys beside the numbers of rows in ascending
+    /// order, which may be distinct, and the ranks and buckets of rows.
+    pub(crate) fn working_bytes(chunks: &Chunks, data_type: &DataType) -> usize {
+        let of_row = 3 * key_bytes(data_type) + size_of::<u32>() + size_of::<u8>();
+        chunks.copy_bytes(data_type) + chunks.rows() * of_row
+    }
+
+    /// Number of rows, NULLs included.
+    pub(crate) fn rows(&self) -> usize {
+        match &self.index {
+            StatisticIndex::Ranks(index) => with_width!(index, index => index.len()),
+            StatisticIndex::Distinct(index) => index.len(),
+        }
+    }
+
+    /// Bytes of the index. It does not refer to the column.
+    pub(crate) fn bytes(&self) -> usize {
+        let index = match &self.index {
+            StatisticIndex::Ranks(index) => with_width!(index, index => index.index_bytes()),
+            StatisticIndex::Distinct(index) => index.index_bytes(),
+        };
+        index + self.decoder.bytes()
+    }
+
+    /// The decoder of the column's keys.
+    pub(crate) fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Answers calls of a function under this name: one for each row of the arrays of its arguments.
+    ///
+    /// # Errors
+    /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the column;
+    /// an internal one for a function that another index answers.
+    pub(crate) fn call(
+        &self,
+        function: RangeStatistic,
+        name: &str,
+        (left, right): (&ArrayRef, &ArrayRef),
+        last: &[ArrayRef],
+    ) -> Result<ArrayRef> {
+        let ranges = Ranges::try_new(left, right)?;
+        let unknown = NullBuffer::union(
+            left.logical_nulls().as_ref(),
+            right.logical_nulls().as_ref(),
+        );
+        match (function, &self.index, last) {
+            (RangeStatistic::Quantile, StatisticIndex::Ranks(ranks), [fractions]) => {
+                self.quantiles(ranks, name, &ranges, fractions)
+            }
+            (RangeStatistic::CountBelow, StatisticIndex::Ranks(ranks), [thresholds]) => {
+                self.counts_below(ranks, &ranges, thresholds, unknown)
+            }
+            (RangeStatistic::CountDistinct, StatisticIndex::Distinct(index), []) => {
+                let mut counts = vec![0; ranges.len()];
+                index
+                    .count(ranges.left(), ranges.right(), &mut counts)
+                    .map_err(engine_error)?;
+                Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
+            }
+            _ => internal_err!("{name} of an index of another kind"),
+        }
+    }
+
+    fn counts_below(
+        &self,
+        ranks: &Ranks,
+        ranges: &Ranges,
+        thresholds: &ArrayRef,
+        unknown: Option<NullBuffer>,
+    ) -> Result<ArrayRef> {
+        let test = ThresholdTest {
+            strict: true,
+            ..ThresholdTest::of_function(Extreme::Min)
+        };
+        let decoder = &self.decoder;
+        let found = threshold_keys(thresholds, decoder.value_type(), decoder.distinct(), test)?;
+        let mut counts = vec![0; ranges.len()];
+        let (left, right) = (ranges.left(), ranges.right());
+        macro_rules! count {
+            ($ranks:expr, $keys:expr) => {
+                $ranks.count_at_most(left, right, $keys, &mut counts)
+            };
+        }
+        match (ranks, &found.keys) {
+            (AnyWidth::W32(ranks), AnyKeys::W32(keys)) => count!(ranks, keys),
+            (AnyWidth::W64(ranks), AnyKeys::W64(keys)) => count!(ranks, keys),
+            (AnyWidth::W128(ranks), AnyKeys::W128(keys)) => count!(ranks, keys),
+            _ => return exec_err!("thresholds and column have keys of different widths"),
+        }
+        .map_err(engine_error)?;
+        if let Some(valid) = found.valid {
+            // No value is below the threshold.
+            for (count, is_valid) in counts.iter_mut().zip(&valid) {
+                *count *= i64::from(is_valid);
+            }
+        }
+        let unknown = NullBuffer::union(unknown.as_ref(), thresholds.logical_nulls().as_ref());
+        Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
+    }
+
+    /// Between two values, as `percentile_cont` computes it.
+    fn quantiles(
+        &self,
+        ranks: &Ranks,
+        name: &str,
+        ranges: &Ranges,
+        fractions: &ArrayRef,
+    ) -> Result<ArrayRef> {
+        let fractions = cast(fractions, &DataType::Float64)?;
+        let fractions = fractions.as_primitive::<Float64Type>();
+        let mut given = fractions.iter().flatten();
+        if let Some(q) = given.find(|q| !(0.0..=1.0).contains(q)) {
+            return exec_err!("{name}: q is {q}, but a fraction is from 0 to 1");
+        }
+        let mut counts = vec![0; ranges.len()];
+        let (left, right) = (ranges.left(), ranges.right());
+        with_width!(ranks, ranks => ranks.count(left, right, &mut counts)).map_err(engine_error)?;
+        let places = counts.iter().zip(fractions.values());
+        #[expect(clippy::cast_precision_loss, reason = "fewer than 2^32 rows")]
+        let places = places.map(|(count, q)| q * (count - 1).max(0) as f64);
+        let places: Vec<f64> = places.collect();
+        let lower = self.nth(ranks, ranges, places.iter().map(|place| place.floor()))?;
+        let upper = self.nth(ranks, ranges, places.iter().map(|place| place.ceil()))?;
+        let values = places.iter().zip(lower.values().iter().zip(upper.values()));
+        let values = values.map(|(place, (lower, upper))| {
+            let fraction = place.fract();
+            if fraction == 0.0 {
+                *lower
+            } else {
+                lower + (upper - lower) * ((fraction * PRECISION).trunc() / PRECISION)
+            }
+        });
+        let nulls = NullBuffer::union(lower.nulls(), fractions.nulls());
+        let values: ArrayRef = Arc::new(Float64Array::new(values.collect(), nulls));
+        let function = RangeFunction::Statistic(RangeStatistic::Quantile);
+        Ok(cast(
+            &values,
+            &function.result_type(self.decoder.value_type()),
+        )?)
+    }
+
+    /// The value of each range that has so many smaller ones, as a float.
+    fn nth(
+        &self,
+        ranks: &Ranks,
+        ranges: &Ranges,
+        smaller: impl Iterator<Item = f64>,
+    ) -> Result<Float64Array> {
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 rows")]
+        let smaller: Vec<i64> = smaller.map(|place| place as i64).collect();
+        let (keys, valid) = match ranks {
+            AnyWidth::W32(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W32),
+            AnyWidth::W64(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W64),
+            AnyWidth::W128(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W128),
+        }
+        .map_err(engine_error)?;
+        let valid = BooleanBuffer::new(buffer(OutputBuffer::from(valid)), 0, ranges.len());
+        let values = self.decoder.decode(keys, NullBuffer::new(valid))?;
+        let values = cast(&values, &DataType::Float64)?;
+        Ok(values.as_primitive::<Float64Type>().clone())
+    }
+}
+
+/// The bits of the values, and a bitmap of the ranges that have them.
+fn nth_smallest<K: RankKey>(
+    ranks: &KeyStatistics<K>,
+    ranges: &Ranges,
+    smaller: &[i64],
+    of_width: fn(OutputBuffer<K>) -> OutputValues,
+) -> Result<(OutputValues, Vec<u64>), EngineError> {
+    let (left, right) = (ranges.left(), ranges.right());
+    let mut values = vec![K::ZERO; ranges.len()];
+    let mut valid = vec![0; ranges.len().div_ceil(64)];
+    ranks.nth_smallest(left, right, smaller, &mut values, &mut valid)?;
+    Ok((of_width(values.into()), valid))
+}
