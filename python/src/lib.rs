@@ -13,6 +13,7 @@
 mod adbc;
 mod canonical_nans;
 mod errors;
+mod extension;
 mod frame;
 mod gather;
 mod lent;
@@ -37,6 +38,8 @@ mod _native {
     use crate::errors::{
         DatabaseError, Error, NotSupportedError, OperationalError, ProgrammingError,
     };
+    #[pymodule_export]
+    use crate::extension::Extension;
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]
