@@ -14,46 +14,52 @@ from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq import _native
 from datafusion_rmq.connection import option_texts
+from datafusion_rmq.owner import LogicalCodec, check_datafusion
+
+check_datafusion("datafusion_rmq.datafusion")
+
+from datafusion import SessionExtensionComponents
 
 if TYPE_CHECKING:
-    from datafusion import SessionContext, SessionExtensionComponents
+    from datafusion import SessionContext
 
 __all__ = ["Extension"]
 
+_CODEC_ID = "datafusion_rmq"
+
 
 class Extension:
-    """What `SessionContext.with_extensions` takes: the session's queries then use range joins."""
+    """What `SessionContext.with_extensions` takes, so that queries of the session use range joins.
+
+    Options are those of `connect`, but for those of DataFusion that the session has itself: `Extension(engine="cpu",
+    memory_limit="8G")`. Sorted sides of joins that come from files are kept between queries as long as the extension,
+    whose sessions share them.
+    """
 
     def __init__(self, **options: Any) -> None:
-        self._native = _native.Extension(option_texts(options))
+        texts = option_texts(options)
+        for name in texts:
+            if name.startswith("datafusion.") and not name.startswith("datafusion.runtime."):
+                raise ValueError(f"{name} is an option of the session: SessionConfig().set({name!r}, …)")
+        self._native = _native.Extension(texts)
 
-    def __datafusion_session_components__(self, ctx: "SessionContext") -> "SessionExtensionComponents":
-        from datafusion import SessionExtensionComponents
-
+    def __datafusion_session_components__(self, ctx: "SessionContext") -> SessionExtensionComponents:
         return SessionExtensionComponents(
-            logical_extension_codecs=(_LogicalCodec(self._native, ctx),),
-            physical_extension_codecs=(_PhysicalCodec(self._native, ctx),),
+            logical_extension_codecs=(LogicalCodec(_CODEC_ID, self._native.logical_codec(ctx)),),
+            physical_extension_codecs=(_PhysicalCodec(self._native.physical_codec(ctx)),),
         )
 
     def __datafusion_session_planner__(self, ctx: "SessionContext", fallback: object) -> object:
         return self._native.planner(ctx, fallback)
 
 
-class _LogicalCodec:
-    __datafusion_codec_id__ = "datafusion_rmq"
-
-    def __init__(self, native: Any, ctx: "SessionContext") -> None:
-        self._capsule = native.logical_codec(ctx)
-
-    def __datafusion_logical_extension_codec__(self, session: Any = None) -> object:
-        return self._capsule
-
-
 class _PhysicalCodec:
-    __datafusion_codec_id__ = "datafusion_rmq"
+    """A codec as a session takes it."""
 
-    def __init__(self, native: Any, ctx: "SessionContext") -> None:
-        self._capsule = native.physical_codec(ctx)
+    __datafusion_codec_id__ = _CODEC_ID
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
 
     def __datafusion_physical_extension_codec__(self, session: Any = None) -> object:
         return self._capsule

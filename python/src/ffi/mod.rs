@@ -13,6 +13,7 @@
 
 mod capsules;
 mod codec;
+mod lender;
 mod numbers;
 mod owned_plan;
 mod planner;
@@ -27,8 +28,10 @@ use datafusion_ffi::query_planner::FFI_QueryPlanner;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::extension::codec::NumberCodec;
-use crate::extension::planner::ForeignPlanner;
+pub use crate::ffi::lender::{Lender, LentTable};
+
+use crate::ffi::codec::NumberCodec;
+use crate::ffi::planner::ForeignPlanner;
 use crate::runtime::{handle, run};
 use crate::shared::Shared;
 
@@ -51,10 +54,7 @@ impl Extension {
 
     /// The capsule of the codec of logical plans, for an owner.
     fn logical_codec<'py>(&self, owner: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
-        let (provider, codec) = (task_contexts(owner)?, Arc::clone(&self.codec));
-        let runtime = handle(owner.py())?;
-        let codec = FFI_LogicalExtensionCodec::new(codec, Some(runtime), provider);
-        capsules::write(owner.py(), codec)
+        logical_codec(&self.codec, owner)
     }
 
     /// The capsule of the codec of physical plans, for an owner.
@@ -85,6 +85,16 @@ impl Extension {
         let planner = FFI_QueryPlanner::new_with_ffi_codecs(planner, logical, physical);
         capsules::write(owner.py(), planner)
     }
+}
+
+/// The capsule of a codec of logical plans, for an owner.
+fn logical_codec<'py>(
+    codec: &Arc<NumberCodec>,
+    owner: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let (provider, runtime) = (task_contexts(owner)?, handle(owner.py())?);
+    let codec = FFI_LogicalExtensionCodec::new(Arc::clone(codec) as _, Some(runtime), provider);
+    capsules::write(owner.py(), codec)
 }
 
 /// What gives the owner's task contexts to codecs.

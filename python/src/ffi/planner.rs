@@ -20,7 +20,7 @@ use datafusion_rmq::physical_plan::{
 };
 use tokio::runtime::Handle;
 
-use crate::extension::owned_plan::OwnedPlan;
+use crate::ffi::owned_plan::OwnedPlan;
 use crate::shared::Shared;
 
 /// Plans queries of an owner.

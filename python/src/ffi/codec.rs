@@ -12,8 +12,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 
-use crate::extension::numbers::Numbers;
-use crate::extension::owned_plan::OwnedPlan;
+use crate::ffi::numbers::Numbers;
+use crate::ffi::owned_plan::OwnedPlan;
 
 /// How the bytes of a function begin that both libraries have, and is meant by its name.
 const KNOWN: &[u8] = b"rmq name";
