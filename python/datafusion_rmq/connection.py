@@ -57,7 +57,7 @@ class Connection:
     ) -> None:
         self._frames = frames
         self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
-        self._owner = None if session is None else Owner(self._open, session)
+        self._owner = None if session is None else Owner.of(self._open, session)
 
     @property
     def _session(self) -> Session:

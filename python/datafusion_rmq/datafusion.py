@@ -10,15 +10,16 @@
 [{'id': 1, 'lowest': 9.8}, {'id': 2, 'lowest': None}]
 """
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq import _native
 from datafusion_rmq.connection import option_texts
-from datafusion_rmq.owner import LogicalCodec, check_datafusion
+from datafusion_rmq.owner import LogicalCodec, Owner, check_datafusion
 
 check_datafusion("datafusion_rmq.datafusion")
 
-from datafusion import SessionExtensionComponents
+from datafusion import AggregateUDF, ScalarUDF, SessionExtensionComponents, TableFunction, WindowUDF
 
 if TYPE_CHECKING:
     from datafusion import SessionContext
@@ -50,7 +51,31 @@ class Extension:
         )
 
     def __datafusion_session_planner__(self, ctx: "SessionContext", fallback: object) -> object:
-        return self._native.planner(ctx, fallback)
+        # The session keeps its planner and functions, which must not keep the session.
+        owner = Owner(self._native.lender(), weakref.ref(ctx))
+        scalars, aggregates, windows, tables = self._native.functions(ctx, owner.lend)
+        for _, capsule in scalars:
+            ctx.register_udf(ScalarUDF.from_pycapsule(capsule))
+        for _, capsule in aggregates:
+            ctx.register_udaf(AggregateUDF.from_pycapsule(capsule))
+        for _, capsule in windows:
+            ctx.register_udwf(WindowUDF.from_pycapsule(capsule))
+        for name, capsule in tables:
+            ctx.register_udtf(TableFunction(name, _TableFunction(capsule), ctx))
+        return self._native.planner(ctx, owner.lend, fallback)
+
+
+class _TableFunction:
+    """A table function as a session takes it."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __datafusion_table_function__(self, session: Any = None) -> object:
+        return self._capsule
+
+    def __call__(self) -> None:
+        raise TypeError("a table function is called in SQL")
 
 
 class _PhysicalCodec:

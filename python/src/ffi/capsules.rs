@@ -7,6 +7,10 @@ use datafusion_ffi::execution::FFI_TaskContextProvider;
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_ffi::proto::physical_extension_codec::FFI_PhysicalExtensionCodec;
 use datafusion_ffi::query_planner::FFI_QueryPlanner;
+use datafusion_ffi::udaf::FFI_AggregateUDF;
+use datafusion_ffi::udf::FFI_ScalarUDF;
+use datafusion_ffi::udtf::FFI_TableFunction;
+use datafusion_ffi::udwf::FFI_WindowUDF;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -15,19 +19,36 @@ use pyo3::types::PyCapsule;
 pub trait Content: Clone + Send + 'static {
     /// The name.
     const NAME: &CStr;
-    /// The function that tells the major version of `DataFusion` that made it.
-    fn version(&self) -> Option<unsafe extern "C" fn() -> u64>;
-}
 
-impl Content for FFI_TaskContextProvider {
-    const NAME: &CStr = c"datafusion_task_context_provider";
+    /// The function that tells the major version of `DataFusion` that made it.
     fn version(&self) -> Option<unsafe extern "C" fn() -> u64> {
         None
     }
 }
 
+impl Content for FFI_TaskContextProvider {
+    const NAME: &CStr = c"datafusion_task_context_provider";
+}
+
+impl Content for FFI_ScalarUDF {
+    const NAME: &CStr = c"datafusion_scalar_udf";
+}
+
+impl Content for FFI_AggregateUDF {
+    const NAME: &CStr = c"datafusion_aggregate_udf";
+}
+
+impl Content for FFI_WindowUDF {
+    const NAME: &CStr = c"datafusion_window_udf";
+}
+
+impl Content for FFI_TableFunction {
+    const NAME: &CStr = c"datafusion_table_function";
+}
+
 impl Content for FFI_LogicalExtensionCodec {
     const NAME: &CStr = c"datafusion_logical_extension_codec";
+
     fn version(&self) -> Option<unsafe extern "C" fn() -> u64> {
         Some(self.version)
     }
@@ -35,6 +56,7 @@ impl Content for FFI_LogicalExtensionCodec {
 
 impl Content for FFI_PhysicalExtensionCodec {
     const NAME: &CStr = c"datafusion_physical_extension_codec";
+
     fn version(&self) -> Option<unsafe extern "C" fn() -> u64> {
         Some(self.version)
     }
@@ -42,6 +64,7 @@ impl Content for FFI_PhysicalExtensionCodec {
 
 impl Content for FFI_QueryPlanner {
     const NAME: &CStr = c"datafusion_query_planner";
+
     fn version(&self) -> Option<unsafe extern "C" fn() -> u64> {
         Some(self.version)
     }

@@ -12,6 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 
+use crate::ffi::functions::LentRangeFunction;
 use crate::ffi::numbers::Numbers;
 use crate::ffi::owned_plan::OwnedPlan;
 
@@ -112,7 +113,12 @@ impl LogicalExtensionCodec for NumberCodec {
 
     fn try_encode_udf(&self, function: &ScalarUDF, bytes: &mut Vec<u8>) -> Result<()> {
         let shared = Arc::new(function.clone());
-        self.scalars.write(function.name(), shared, bytes);
+        if function.inner().is::<LentRangeFunction>() {
+            // Reading a plan, too, finds out the types of its calls.
+            self.scalars.others.write(shared, bytes);
+        } else {
+            self.scalars.write(function.name(), shared, bytes);
+        }
         Ok(())
     }
 

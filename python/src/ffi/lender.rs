@@ -62,8 +62,8 @@ impl LentTable {
 /// A session of the package `datafusion` as a lender.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
 pub struct Lender {
-    shared: Arc<Shared>,
-    codec: Arc<NumberCodec>,
+    pub shared: Arc<Shared>,
+    pub codec: Arc<NumberCodec>,
 }
 
 #[pymethods]

@@ -13,7 +13,9 @@
 
 mod capsules;
 mod codec;
+mod functions;
 mod lender;
+mod lending;
 mod numbers;
 mod owned_plan;
 mod planner;
@@ -21,16 +23,23 @@ mod planner;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::logical_expr::ScalarUDF;
 use datafusion_ffi::execution::FFI_TaskContextProvider;
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_ffi::proto::physical_extension_codec::FFI_PhysicalExtensionCodec;
 use datafusion_ffi::query_planner::FFI_QueryPlanner;
+use datafusion_ffi::udaf::FFI_AggregateUDF;
+use datafusion_ffi::udf::FFI_ScalarUDF;
+use datafusion_ffi::udtf::FFI_TableFunction;
+use datafusion_ffi::udwf::FFI_WindowUDF;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 pub use crate::ffi::lender::{Lender, LentTable};
 
 use crate::ffi::codec::NumberCodec;
+use crate::ffi::functions::{LentRangeFunction, LentTableFunction, OwnFunctions};
+use crate::ffi::lending::Lending;
 use crate::ffi::planner::ForeignPlanner;
 use crate::runtime::{handle, run};
 use crate::shared::Shared;
@@ -40,7 +49,11 @@ use crate::shared::Shared;
 pub struct Extension {
     shared: Arc<Shared>,
     codec: Arc<NumberCodec>,
+    functions: OwnFunctions,
 }
+
+/// Functions by name, as capsules.
+type Capsules<'py> = Vec<(String, Bound<'py, PyCapsule>)>;
 
 #[pymethods]
 impl Extension {
@@ -48,8 +61,12 @@ impl Extension {
     #[new]
     fn new(py: Python<'_>, options: HashMap<String, String>) -> PyResult<Self> {
         let shared = Arc::new(run(py, Shared::open(options, None))?);
-        let codec = Arc::new(NumberCodec::new(&shared.ctx.state()));
-        Ok(Self { shared, codec })
+        let state = shared.ctx.state();
+        Ok(Self {
+            codec: Arc::new(NumberCodec::new(&state)),
+            functions: OwnFunctions::of(&state),
+            shared,
+        })
     }
 
     /// The capsule of the codec of logical plans, for an owner.
@@ -65,10 +82,57 @@ impl Extension {
         capsules::write(owner.py(), codec)
     }
 
-    /// The capsule of the query planner, for an owner that has these codecs and whose planner was `fallback`.
+    /// What reads tables of an owner that has these codecs.
+    fn lender(&self) -> Lender {
+        Lender {
+            shared: Arc::clone(&self.shared),
+            codec: Arc::clone(&self.codec),
+        }
+    }
+
+    /// The scalar, aggregate, window and table functions, for an owner whose tables `lend` returns.
+    fn functions<'py>(
+        &self,
+        owner: &Bound<'py, PyAny>,
+        lend: Py<PyAny>,
+    ) -> PyResult<(Capsules<'py>, Capsules<'py>, Capsules<'py>, Capsules<'py>)> {
+        let py = owner.py();
+        let lending = Lending::new(Arc::clone(&self.shared), lend);
+        let scalars = self.functions.scalars.iter().map(|(name, function)| {
+            let lent = LentRangeFunction::new(Arc::clone(function), lending.clone());
+            let lent = FFI_ScalarUDF::from(Arc::new(ScalarUDF::from(lent)));
+            Ok((name.clone(), capsules::write(py, lent)?))
+        });
+        let aggregates = self.functions.aggregates.iter().map(|(name, function)| {
+            let function = FFI_AggregateUDF::from(Arc::clone(function));
+            Ok((name.clone(), capsules::write(py, function)?))
+        });
+        let windows = self.functions.windows.iter().map(|(name, function)| {
+            let function = FFI_WindowUDF::from(Arc::clone(function));
+            Ok((name.clone(), capsules::write(py, function)?))
+        });
+        let (provider, runtime) = (task_contexts(owner)?, handle(py)?);
+        let tables = self.functions.tables.iter().map(|(name, function)| {
+            let lent = LentTableFunction::new(Arc::clone(function), lending.clone());
+            let codec = Some(Arc::clone(&self.codec) as _);
+            let (runtime, provider) = (Some(runtime.clone()), provider.clone());
+            let lent = FFI_TableFunction::new(Arc::new(lent), runtime, provider, codec);
+            Ok((name.clone(), capsules::write(py, lent)?))
+        });
+        Ok((
+            scalars.collect::<PyResult<_>>()?,
+            aggregates.collect::<PyResult<_>>()?,
+            windows.collect::<PyResult<_>>()?,
+            tables.collect::<PyResult<_>>()?,
+        ))
+    }
+
+    /// The capsule of the query planner, for an owner that has these codecs, whose tables `lend` returns, and whose
+    /// planner was `fallback`.
     fn planner<'py>(
         &self,
         owner: &Bound<'py, PyAny>,
+        lend: Py<PyAny>,
         fallback: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let codec = |name: &str| owner.call_method1(name, (owner,));
@@ -78,7 +142,8 @@ impl Extension {
         let physical: FFI_PhysicalExtensionCodec = capsules::read(&physical)?;
         let fallback: FFI_QueryPlanner = capsules::read(fallback)?;
         let planner = Arc::new(ForeignPlanner {
-            shared: Arc::clone(&self.shared),
+            lending: Lending::new(Arc::clone(&self.shared), lend),
+            functions: self.functions.clone(),
             fallback: (&fallback).into(),
             runtime: handle(owner.py())?,
         });

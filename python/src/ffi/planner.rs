@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::{QueryPlanner, SessionState};
@@ -19,13 +19,16 @@ use datafusion_rmq::physical_plan::{
     RangeJoinExec, RangeLookupExec, UniqueGroupsExec, WindowFrameExec,
 };
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
 
+use crate::ffi::functions::{OwnFunctions, range_calls, with_session_functions};
+use crate::ffi::lending::Lending;
 use crate::ffi::owned_plan::OwnedPlan;
-use crate::shared::Shared;
 
 /// Plans queries of an owner.
 pub struct ForeignPlanner {
-    pub shared: Arc<Shared>,
+    pub lending: Lending,
+    pub functions: OwnFunctions,
     /// The owner's planner before this one.
     pub fallback: Arc<dyn QueryPlanner + Send + Sync>,
     pub runtime: Handle,
@@ -44,12 +47,13 @@ impl QueryPlanner for ForeignPlanner {
         plan: &LogicalPlan,
         owner: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        datafusion_rmq::follow_memory_limit(&self.shared.ctx);
-        let state = with_options(self.shared.ctx.state(), owner.config());
+        let ctx = &self.lending.shared().ctx;
+        datafusion_rmq::follow_memory_limit(ctx);
+        let state = with_options(ctx.state(), owner.config());
         let context = state.task_ctx();
         let ours = self.planned(state, plan.clone()).await;
         let stays = match &ours {
-            Ok(ours) => has_operators(ours)? || !can_be_planned_before(plan)?,
+            Ok(ours) => has_operators(ours)? || !self.can_be_planned_before(plan)?,
             // Such as of files in an object store that only the owner has.
             Err(_) => false,
         };
@@ -76,13 +80,46 @@ impl ForeignPlanner {
         state: SessionState,
         plan: LogicalPlan,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        let lending = self.lending.clone();
+        let planning = async move {
+            let calls = range_calls(&plan)?;
+            let asking = lending.clone();
+            let frames = SpawnedTask::spawn_blocking(move || match calls {
+                Some(statement) => asking.frames(&statement),
+                None => Ok(vec![]),
+            });
+            let frames = frames.join().await.map_err(unexpected)??;
+            let planning = async {
+                let plan = with_session_functions(plan)?;
+                state.create_physical_plan(&plan).await
+            };
+            lending.shared().with_frames(&frames, planning).await
+        };
         let planning = {
             let _ours = self.runtime.enter();
-            SpawnedTask::spawn(async move { state.create_physical_plan(&plan).await })
+            SpawnedTask::spawn(planning)
         };
-        let ended = planning.join().await;
-        ended.map_err(|failed| exec_datafusion_err!("planning ended unexpectedly: {failed}"))?
+        planning.join().await.map_err(unexpected)?
     }
+
+    /// Whether the planner before may plan what gains nothing here. It does not know functions of ours, would pass the
+    /// rows of tables in memory as bytes, and an EXPLAIN without the logical plans.
+    fn can_be_planned_before(&self, plan: &LogicalPlan) -> Result<bool> {
+        let mut passes_tables = false;
+        plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::TableScan(scan) = node {
+                let table = source_as_provider(&scan.source)?;
+                passes_tables |= table.is::<ForeignTableProvider>();
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        let explains = matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_));
+        Ok(!passes_tables && !explains && !self.functions.are_called_in(plan)?)
+    }
+}
+
+fn unexpected(failed: JoinError) -> DataFusionError {
+    exec_datafusion_err!("planning ended unexpectedly: {failed}")
 }
 
 /// Whether a plan has operators of ours.
@@ -96,23 +133,8 @@ fn has_operators(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     })
 }
 
-/// Whether the planner before may plan what gains nothing here. It would pass the rows of tables in memory as bytes, and
-/// an EXPLAIN without the logical plans.
-fn can_be_planned_before(plan: &LogicalPlan) -> Result<bool> {
-    let mut passes_tables = false;
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node {
-            let table = source_as_provider(&scan.source)?;
-            passes_tables |= table.is::<ForeignTableProvider>();
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    let explains = matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_));
-    Ok(!passes_tables && !explains)
-}
-
 /// The state with the owner's options of `DataFusion`.
-fn with_options(state: SessionState, owner: &SessionConfig) -> SessionState {
+pub fn with_options(state: SessionState, owner: &SessionConfig) -> SessionState {
     let mut config = state.config().clone();
     let (options, owner) = (config.options_mut(), owner.options().as_ref().clone());
     options.execution = owner.execution;
