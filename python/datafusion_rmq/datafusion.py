@@ -24,7 +24,7 @@ from datafusion import AggregateUDF, ScalarUDF, SessionExtensionComponents, Tabl
 if TYPE_CHECKING:
     from datafusion import SessionContext
 
-__all__ = ["Extension"]
+__all__ = ["Extension", "Options"]
 
 _CODEC_ID = "datafusion_rmq"
 
@@ -63,6 +63,20 @@ class Extension:
         for name, capsule in tables:
             ctx.register_udtf(TableFunction(name, _TableFunction(capsule), ctx))
         return self._native.planner(ctx, owner.lend, fallback)
+
+
+class Options:
+    """What `SessionConfig.with_extension` takes, so that `SET rmq.…` works in the session.
+
+    >>> from datafusion import SessionConfig, SessionContext
+    >>> config = SessionConfig().with_extension(Options())
+    >>> ctx = SessionContext(config).with_extensions(Extension())
+    >>> ctx.sql("SET rmq.engine = 'cpu'").collect()
+    []
+    """
+
+    def __datafusion_extension_options__(self) -> object:
+        return _native.Extension.options()
 
 
 class _TableFunction:

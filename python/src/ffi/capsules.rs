@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 
+use datafusion_ffi::config::extension_options::FFI_ExtensionOptions;
 use datafusion_ffi::execution::FFI_TaskContextProvider;
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_ffi::proto::physical_extension_codec::FFI_PhysicalExtensionCodec;
@@ -28,6 +29,10 @@ pub trait Content: Clone + Send + 'static {
 
 impl Content for FFI_TaskContextProvider {
     const NAME: &CStr = c"datafusion_task_context_provider";
+}
+
+impl Content for FFI_ExtensionOptions {
+    const NAME: &CStr = c"datafusion_extension_options";
 }
 
 impl Content for FFI_ScalarUDF {

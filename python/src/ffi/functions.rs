@@ -222,7 +222,7 @@ impl TableFunctionImpl for LentTableFunction {
         let texts = texts.collect::<Vec<_>>().join(", ");
         let statement = format!("SELECT * FROM {}({texts})", self.function.name());
         let state = self.lending.shared().ctx.state();
-        let state = with_options(state, args.session().config());
+        let state = with_options(state, args.session().config())?;
         let exprs = args.exprs();
         self.lending.with_frames(&statement, || {
             let args = TableFunctionArgs::new(exprs, &state);

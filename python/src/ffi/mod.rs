@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::logical_expr::ScalarUDF;
+use datafusion_ffi::config::extension_options::FFI_ExtensionOptions;
 use datafusion_ffi::execution::FFI_TaskContextProvider;
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_ffi::proto::physical_extension_codec::FFI_PhysicalExtensionCodec;
@@ -67,6 +68,12 @@ impl Extension {
             functions: OwnFunctions::of(&state),
             shared,
         })
+    }
+
+    /// The capsule of options, by which an owner accepts `SET rmq.…`. The planner checks what is set.
+    #[staticmethod]
+    fn options(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
+        capsules::write(py, FFI_ExtensionOptions::default())
     }
 
     /// The capsule of the codec of logical plans, for an owner.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::config::ExtensionOptions;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
@@ -14,6 +15,7 @@ use datafusion::execution::context::{QueryPlanner, SessionState};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
+use datafusion_ffi::config::extension_options::FFI_ExtensionOptions;
 use datafusion_ffi::table_provider::ForeignTableProvider;
 use datafusion_rmq::physical_plan::{
     RangeJoinExec, RangeLookupExec, UniqueGroupsExec, WindowFrameExec,
@@ -24,6 +26,9 @@ use tokio::task::JoinError;
 use crate::ffi::functions::{OwnFunctions, range_calls, with_session_functions};
 use crate::ffi::lending::Lending;
 use crate::ffi::owned_plan::OwnedPlan;
+
+/// How the names of options of this extension begin.
+const RMQ: &str = "rmq.";
 
 /// Plans queries of an owner.
 pub struct ForeignPlanner {
@@ -49,7 +54,7 @@ impl QueryPlanner for ForeignPlanner {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let ctx = &self.lending.shared().ctx;
         datafusion_rmq::follow_memory_limit(ctx);
-        let state = with_options(ctx.state(), owner.config());
+        let state = with_options(ctx.state(), owner.config())?;
         let context = state.task_ctx();
         let ours = self.planned(state, plan.clone()).await;
         let stays = match &ours {
@@ -133,17 +138,23 @@ fn has_operators(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     })
 }
 
-/// The state with the owner's options of `DataFusion`.
-pub fn with_options(state: SessionState, owner: &SessionConfig) -> SessionState {
+/// The state with the owner's options of `DataFusion`, and those of `rmq.*` that the owner has set.
+pub fn with_options(state: SessionState, owner: &SessionConfig) -> Result<SessionState> {
     let mut config = state.config().clone();
     let (options, owner) = (config.options_mut(), owner.options().as_ref().clone());
+    if let Some(set) = owner.extensions.get::<FFI_ExtensionOptions>() {
+        for entry in set.entries() {
+            if let Some(value) = entry.value.filter(|_| entry.key.starts_with(RMQ)) {
+                options.set(&entry.key, &value)?;
+            }
+        }
+    }
     options.execution = owner.execution;
     options.optimizer = owner.optimizer;
     options.sql_parser = owner.sql_parser;
     options.explain = owner.explain;
     options.format = owner.format;
     options.spark = owner.spark;
-    SessionStateBuilder::new_from_existing(state)
-        .with_config(config)
-        .build()
+    let builder = SessionStateBuilder::new_from_existing(state);
+    Ok(builder.with_config(config).build())
 }
