@@ -7,9 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "DATAFUSION_VERSION",
     "DatabaseError",
     "Error",
+    "Extension",
     "Frame",
+    "Lender",
+    "LentTable",
     "NotSupportedError",
     "OperationalError",
     "ProgrammingError",
@@ -20,6 +24,7 @@ __all__ = [
 ]
 
 __version__: str
+DATAFUSION_VERSION: str
 
 class Error(Exception):
     """The base of all exceptions of this package."""
@@ -35,6 +40,41 @@ class OperationalError(DatabaseError):
 
 class NotSupportedError(DatabaseError):
     """A statement asks for something that is not implemented."""
+
+@final
+class Extension:
+    def __new__(cls, options: dict[str, str]) -> Self: ...
+    @staticmethod
+    def options() -> object: ...
+    def logical_codec(self, owner: object) -> object: ...
+    def physical_codec(self, owner: object) -> object: ...
+    def lender(self) -> Lender: ...
+    def functions(
+        self, owner: object, lend: Callable[[list[list[str]]], list[tuple[list[str], LentTable]]]
+    ) -> tuple[
+        list[tuple[str, object]],
+        list[tuple[str, object]],
+        list[tuple[str, object]],
+        list[tuple[str, object]],
+    ]: ...
+    def planner(
+        self,
+        owner: object,
+        lend: Callable[[list[list[str]]], list[tuple[list[str], LentTable]]],
+        fallback: object,
+    ) -> object: ...
+
+@final
+class Lender:
+    def __new__(cls, session: Session) -> Self: ...
+    def logical_codec(self, owner: object) -> object: ...
+    def table(self, owner: object, plan: bytes) -> LentTable: ...
+    def add_function(self, owner: object, name: str, call: bytes) -> None: ...
+
+@final
+class LentTable:
+    @property
+    def is_definition(self) -> bool: ...
 
 @final
 class Frame:
@@ -77,12 +117,14 @@ class Session:
     def types(self, name: str) -> list[str]: ...
     def tables(self) -> list[str]: ...
     def lend(self) -> int: ...
-    def missing_tables(self, sql: str) -> list[str]: ...
+    def missing_tables(self, sql: str) -> list[list[str]]: ...
+    def missing_functions(self, sql: str) -> list[str]: ...
     def sql(
         self,
         sql: str,
         params: dict[str, Any] | Sequence[Any] | None,
         frames: list[tuple[str, Frame]],
+        lent: list[tuple[list[str], LentTable]],
         shown: tuple[list[tuple[str, int, int | None]], list[tuple[int, Frame]]] | None,
     ) -> Query: ...
 

@@ -5,24 +5,31 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq._native import Frame, Session
 from datafusion_rmq.frames import read_frame
+from datafusion_rmq.owner import Owner
 from datafusion_rmq.progress import bar_maker
 from datafusion_rmq.result import Result
+
+if TYPE_CHECKING:
+    from datafusion import SessionContext
 
 __all__ = ["Connection", "connect"]
 
 
-def connect(*, frames: bool = True, progress: bool = False, **options: Any) -> "Connection":
+def connect(
+    *, session: "SessionContext | None" = None, frames: bool = True, progress: bool = False, **options: Any
+) -> "Connection":
     """Opens a session with tables and options of its own.
 
     Options are those of DataFusion and of this extension, by their last word or by their full name:
     `target_partitions=8`, `memory_limit="8G"`, `engine="cpu"`, `**{"datafusion.execution.batch_size": 1024}`. With
     `frames=False`, statements do not see variables of the caller. With `progress=True`, statements that take more than
     half a second show a bar of the rows that their scans have read, by tqdm or else rich: queries, INSERT, UPDATE,
-    DELETE, COPY and CREATE TABLE AS.
+    DELETE, COPY and CREATE TABLE AS. With `session`, a `SessionContext` of the package `datafusion`, statements read
+    its tables and views and call its functions, where the connection has none of that name.
 
     >>> con = connect(target_partitions=2, engine="cpu")
     >>> con.sql("SELECT 1 + 1 AS two").fetchall()
@@ -31,7 +38,7 @@ def connect(*, frames: bool = True, progress: bool = False, **options: Any) -> "
     Traceback (most recent call last):
     ValueError: there is no option target_partition; perhaps datafusion.execution.target_partitions
     """
-    return Connection(frames=frames, progress=progress, **options)
+    return Connection(session=session, frames=frames, progress=progress, **options)
 
 
 class Connection:
@@ -40,9 +47,17 @@ class Connection:
     It is closed by `close()`, or at the end of a `with` block; results that are not read yet stay readable.
     """
 
-    def __init__(self, *, frames: bool = True, progress: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        session: "SessionContext | None" = None,
+        frames: bool = True,
+        progress: bool = False,
+        **options: Any,
+    ) -> None:
         self._frames = frames
         self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
+        self._owner = None if session is None else Owner.of(self._open, session)
 
     @property
     def _session(self) -> Session:
@@ -77,14 +92,21 @@ class Connection:
         """Plans a statement whose tables may be variables of `caller`."""
         if isinstance(params, (str, bytes)):
             raise TypeError(f"params={params!r}: a dict or a sequence of values is needed")
-        found = []
-        if self._frames and caller is not None:
-            for name in self._session.missing_tables(text):
-                data = _variable(name, caller)
-                if data is not None:
-                    found.append((name, read_frame(name, data)))
+        found, lent = [], []
+        owner = self._owner
+        if owner is not None:
+            owner.add_functions(self._session.missing_functions(text))
+        if owner is not None or (self._frames and caller is not None):
+            for parts in self._session.missing_tables(text):
+                table = owner.table(parts) if owner is not None else None
+                if table is not None:
+                    lent.append((parts, table))
+                elif self._frames and caller is not None and len(parts) == 1:
+                    data = _variable(parts[0], caller)
+                    if data is not None:
+                        found.append((parts[0], read_frame(parts[0], data)))
         params = dict(params) if isinstance(params, Mapping) else params
-        return Result(self._session.sql(text, params, found, None))
+        return Result(self._session.sql(text, params, found, lent, None))
 
     def register(self, name: str, data: object) -> "Connection":
         """Makes a table of anything with `__arrow_c_stream__` or `__arrow_c_array__`, and replaces one of this name.
@@ -176,7 +198,7 @@ class Connection:
         Traceback (most recent call last):
         ValueError: this connection is closed
         """
-        self._open = None
+        self._open = self._owner = None
 
     def __enter__(self) -> "Connection":
         return self

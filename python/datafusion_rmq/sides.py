@@ -227,7 +227,7 @@ class Sides:
         if self._maintain_order:
             sql += f" ORDER BY {left or quoted(self.left.alias)}.{quoted(self.left.row)}"
         frames = self.left.seen() + self.right.seen()
-        return Result(self.connection._session.sql(sql, None, frames, selection.shown))
+        return Result(self.connection._session.sql(sql, None, frames, [], selection.shown))
 
 
 def quoted(name: str) -> str:

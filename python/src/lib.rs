@@ -13,6 +13,7 @@
 mod adbc;
 mod canonical_nans;
 mod errors;
+mod ffi;
 mod frame;
 mod gather;
 mod lent;
@@ -39,6 +40,8 @@ mod _native {
         DatabaseError, Error, NotSupportedError, OperationalError, ProgrammingError,
     };
     #[pymodule_export]
+    use crate::ffi::{Extension, Lender, LentTable};
+    #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]
     use crate::query::Query;
@@ -50,4 +53,7 @@ mod _native {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "a module's version has this name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    const DATAFUSION_VERSION: &str = datafusion::DATAFUSION_VERSION;
 }

@@ -10,7 +10,7 @@ use datafusion::error::Result;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::{OperationalError, from_datafusion};
 
@@ -36,6 +36,11 @@ fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
     })?;
     check_process(*process)?;
     Ok(runtime)
+}
+
+/// The shared runtime, for what other libraries call.
+pub fn handle(py: Python<'_>) -> PyResult<Handle> {
+    Ok(runtime(py)?.handle().clone())
 }
 
 /// Fails in a process that was forked from the one in which a thing was made.

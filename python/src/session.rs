@@ -17,6 +17,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::from_datafusion;
+use crate::ffi::LentTable;
 use crate::frame::Frame;
 use crate::gather::{Gather, Shown};
 use crate::lent;
@@ -25,7 +26,7 @@ use crate::progress::{RunningPlan, run_with_bar};
 use crate::query::Query;
 use crate::runtime::run;
 use crate::shared::{Frames, Shared, option_names};
-use crate::table_names;
+use crate::table_names::Names;
 
 /// The columns of a result, and the frames whose rows columns of the query number.
 type ShownColumns<'py> = (Vec<Shown>, Vec<(usize, PyRef<'py, Frame>)>);
@@ -33,7 +34,7 @@ type ShownColumns<'py> = (Vec<Shown>, Vec<(usize, PyRef<'py, Frame>)>);
 /// A session.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
 pub struct Session {
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
 }
 
 #[pymethods]
@@ -129,22 +130,31 @@ impl Session {
         })
     }
 
-    /// The tables that a statement names and that are not registered.
-    fn missing_tables(&self, py: Python<'_>, sql: String) -> PyResult<Vec<String>> {
+    /// The tables that a statement names and that are not registered, by the parts of their names.
+    fn missing_tables(&self, py: Python<'_>, sql: String) -> PyResult<Vec<Vec<String>>> {
         let shared = Arc::clone(&self.shared);
         run(py, async move {
             let _shared = shared.names.read().await;
-            let mut missing = vec![];
-            for name in table_names::unqualified(&shared.ctx.state(), &sql)? {
-                if !shared
-                    .ctx
-                    .table_exist(TableReference::bare(name.as_str()))?
-                {
-                    missing.push(name);
-                }
-            }
-            Ok(missing)
+            let names = Names::of(&shared.ctx.state(), &sql)?.tables.into_iter();
+            // A schema that does not exist is an error.
+            let missing =
+                names.filter(|name| !shared.ctx.table_exist(name.clone()).unwrap_or(false));
+            Ok(missing.map(|name| name.to_vec()).collect())
         })
+    }
+
+    /// The functions that a statement names and the session does not have.
+    fn missing_functions(&self, sql: &str) -> PyResult<Vec<String>> {
+        let state = self.shared.ctx.state();
+        let names = Names::of(&state, sql).map_err(from_datafusion)?.functions;
+        let borrowed = self.shared.borrowed_functions();
+        let is_missing = |name: &String| {
+            borrowed.contains(name)
+                || !(state.scalar_functions().contains_key(name)
+                    || state.aggregate_functions().contains_key(name)
+                    || state.window_functions().contains_key(name))
+        };
+        Ok(names.into_iter().filter(is_missing).collect())
     }
 
     /// Lends the session to the ADBC driver, for one database that is opened with this number.
@@ -152,7 +162,8 @@ impl Session {
         lent::lend(&self.shared)
     }
 
-    /// Plans a statement, and runs it if it is no query. With `shown`, the result has these columns, some of which are
+    /// Plans a statement, and runs it if it is no query. It sees `frames` and the tables that another session has
+    /// `lent`. With `shown`, the result has these columns, some of which are
     /// taken from frames whose rows the query numbers.
     fn sql(
         &self,
@@ -160,12 +171,14 @@ impl Session {
         sql: &str,
         params: Option<&Bound<'_, PyAny>>,
         frames: Vec<(String, PyRef<'_, Frame>)>,
+        lent: Vec<(Vec<String>, PyRef<'_, LentTable>)>,
         shown: Option<ShownColumns<'_>>,
     ) -> PyResult<Query> {
         let params = params.map(params::values).transpose()?;
         let frames = frames
             .into_iter()
-            .map(|(name, frame)| Ok((name, frame.table()?)))
+            .map(|(name, frame)| Ok((TableReference::bare(name), frame.table()?)))
+            .chain(lent.into_iter().map(|(name, lent)| lent.named(name)))
             .collect::<Result<Frames>>()
             .map_err(from_datafusion)?;
         let shown = shown.map(|(columns, numbered)| {

@@ -1,15 +1,15 @@
 //! What a session shares with its queries: DataFusion's context, and the tables that single statements see.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datafusion::catalog::TableProvider;
-use datafusion::common::{ParamValues, Result, TableReference, plan_err};
+use datafusion::catalog::{MemoryCatalogProvider, MemorySchemaProvider, TableProvider};
+use datafusion::common::{ParamValues, ResolvedTableReference, Result, TableReference, plan_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::logical_expr::{AggregateUDF, DdlStatement, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -37,7 +37,7 @@ pub fn option_names() -> Vec<String> {
 }
 
 /// Tables that one statement sees, by name.
-pub type Frames = Vec<(String, Arc<dyn TableProvider>)>;
+pub type Frames = Vec<(TableReference, Arc<dyn TableProvider>)>;
 
 /// A session and its lock.
 pub struct Shared {
@@ -47,6 +47,8 @@ pub struct Shared {
     pub names: RwLock<()>,
     /// Makes a progress bar.
     pub progress: Option<Py<PyAny>>,
+    /// Names of functions of another session that were registered for a statement, and may have changed since.
+    borrowed: Mutex<HashSet<String>>,
 }
 
 /// A statement that was planned, and has run if it is no query.
@@ -109,6 +111,7 @@ impl Shared {
             ctx,
             names: RwLock::default(),
             progress,
+            borrowed: Mutex::default(),
         })
     }
 
@@ -133,7 +136,32 @@ impl Shared {
             check_values(marks, &params)?;
             plan.with_param_values(params)
         };
-        self.with_frames(frames, planned).await
+        let plan = self.with_frames(frames, planned).await?;
+        self.check_target(&plan, frames)?;
+        Ok(plan)
+    }
+
+    /// Refuses to change a table that only this statement sees.
+    fn check_target(&self, plan: &LogicalPlan, frames: &Frames) -> Result<()> {
+        let LogicalPlan::Dml(change) = plan else {
+            return Ok(());
+        };
+        let target = self.resolved(&change.table_name);
+        if frames.iter().any(|(name, _)| self.resolved(name) == target) {
+            return plan_err!(
+                "{} {}: the table is read for this statement alone and can't be changed; register it",
+                change.op,
+                change.table_name
+            );
+        }
+        Ok(())
+    }
+
+    fn resolved(&self, table: &TableReference) -> ResolvedTableReference {
+        let state = self.ctx.state();
+        let defaults = &state.config_options().catalog;
+        let (catalog, schema) = (&defaults.default_catalog, &defaults.default_schema);
+        table.clone().resolve(catalog, schema)
     }
 
     /// Plans a statement, and runs it if it is no query: once, and when it is given. `running` becomes the plan of what
@@ -154,7 +182,7 @@ impl Shared {
         let created = created(&plan);
         let others = frames
             .iter()
-            .filter(|(name, _)| Some(name.as_str()) != created);
+            .filter(|(name, _)| Some(name.table()) != created);
         let others: Frames = others.cloned().collect();
         let run = async {
             let plan = self.with_collected_input(plan, running).await?;
@@ -246,15 +274,51 @@ impl Shared {
             names: vec![],
         };
         for (name, table) in frames {
-            let reference = TableReference::bare(name.as_str());
-            if !self.ctx.table_exist(reference.clone())? {
-                self.ctx
-                    .register_table(reference.clone(), Arc::clone(table))?;
-                registered.names.push(reference);
+            self.make_schema_of(name)?;
+            if !self.ctx.table_exist(name.clone())? {
+                self.ctx.register_table(name.clone(), Arc::clone(table))?;
+                registered.names.push(name.clone());
             }
         }
         work.await
     }
+
+    /// Makes the schema of a table of another session, and its catalog, unless this session has them.
+    fn make_schema_of(&self, table: &TableReference) -> Result<()> {
+        let name = self.resolved(table);
+        let catalog = self.ctx.catalog(&name.catalog).unwrap_or_else(|| {
+            let made = Arc::new(MemoryCatalogProvider::new());
+            self.ctx
+                .register_catalog(&*name.catalog, Arc::clone(&made) as _);
+            made
+        });
+        if catalog.schema(&name.schema).is_none() {
+            catalog.register_schema(&name.schema, Arc::new(MemorySchemaProvider::new()))?;
+        }
+        Ok(())
+    }
+
+    /// The names of functions that [`Self::borrow_function`] has registered.
+    pub fn borrowed_functions(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.borrowed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a function of another session, in place of an earlier one of the same name.
+    pub fn borrow_function(&self, name: String, function: BorrowedFunction) {
+        match function {
+            BorrowedFunction::Scalar(function) => self.ctx.register_udf(function),
+            BorrowedFunction::Aggregate(function) => self.ctx.register_udaf(function),
+            BorrowedFunction::Window(function) => self.ctx.register_udwf(function),
+        }
+        self.borrowed_functions().insert(name);
+    }
+}
+
+/// A function of another session.
+pub enum BorrowedFunction {
+    Scalar(ScalarUDF),
+    Aggregate(AggregateUDF),
+    Window(WindowUDF),
 }
 
 /// The table or view that a statement creates.

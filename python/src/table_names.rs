@@ -1,4 +1,5 @@
-//! The tables that a statement names: in FROM, and in the string arguments of range functions.
+//! The tables and functions that a statement names. Tables are named in FROM, and in the string arguments of range
+//! functions.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -7,27 +8,33 @@ use datafusion::common::{Result, TableReference};
 use datafusion::execution::SessionState;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, Query,
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, ObjectNamePart, Query,
     Statement as SqlStatement, TableFactor, Value, Visit, Visitor,
 };
 use datafusion_rmq::RangeFunction;
 use datafusion_rmq::parts::parse_statement;
 
-/// Returns the tables that a statement reads and names without a schema. Names of WITH are not among them, nor the
-/// table that is created or changed.
-pub fn unqualified(state: &SessionState, sql: &str) -> Result<BTreeSet<String>> {
-    let mut found = Names {
-        state,
-        names: BTreeSet::new(),
-    };
-    let statement = parse_statement(state, sql)?;
-    found.add_statement(&statement)?;
-    Ok(found.names)
+/// What a statement names.
+pub struct Names<'a> {
+    state: &'a SessionState,
+    /// The tables that it reads. Names of WITH are not among them, nor the table that is created or changed.
+    pub tables: BTreeSet<TableReference>,
+    /// The functions that it calls outside FROM, as planning spells them.
+    pub functions: BTreeSet<String>,
 }
 
-struct Names<'a> {
-    state: &'a SessionState,
-    names: BTreeSet<String>,
+impl<'a> Names<'a> {
+    /// What this statement names.
+    pub fn of(state: &'a SessionState, sql: &str) -> Result<Self> {
+        let mut found = Self {
+            state,
+            tables: BTreeSet::new(),
+            functions: BTreeSet::new(),
+        };
+        let statement = parse_statement(state, sql)?;
+        found.add_statement(&statement)?;
+        Ok(found)
+    }
 }
 
 impl Names<'_> {
@@ -64,19 +71,28 @@ impl Names<'_> {
     }
 
     fn add_tables(&mut self, statement: &Statement) -> Result<()> {
-        for table in self.state.resolve_table_references(statement)? {
-            if let TableReference::Bare { table } = table {
-                self.names.insert(table.to_string());
-            }
-        }
+        let tables = self.state.resolve_table_references(statement)?;
+        self.tables.extend(tables);
         Ok(())
     }
 
     /// Adds the table of `'table.column'`.
     fn add_column(&mut self, text: Option<String>) {
         // Parsed as a table, the last two parts of the name are the schema and the table.
-        if let Some(TableReference::Partial { schema, .. }) = text.map(TableReference::from) {
-            self.names.insert(schema.to_string());
+        match text.map(TableReference::from) {
+            Some(TableReference::Partial { schema, .. }) => {
+                self.tables.insert(TableReference::Bare { table: schema });
+            }
+            Some(TableReference::Full {
+                catalog, schema, ..
+            }) => {
+                let table = TableReference::Partial {
+                    schema: catalog,
+                    table: schema,
+                };
+                self.tables.insert(table);
+            }
+            Some(TableReference::Bare { .. }) | None => {}
         }
     }
 
@@ -123,10 +139,20 @@ impl Visitor for Names<'_> {
     type Break = ();
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        if let Expr::Function(function) = expr
-            && let FunctionArguments::List(list) = &function.args
-        {
-            self.add_call(&function.name, &list.args, false);
+        if let Expr::Function(function) = expr {
+            if let [ObjectNamePart::Identifier(name)] = function.name.0.as_slice() {
+                let is_quoted = name.quote_style.is_some();
+                let spelled = &name.value;
+                let name = if is_quoted {
+                    spelled.clone()
+                } else {
+                    spelled.to_lowercase()
+                };
+                self.functions.insert(name);
+            }
+            if let FunctionArguments::List(list) = &function.args {
+                self.add_call(&function.name, &list.args, false);
+            }
         }
         ControlFlow::Continue(())
     }

@@ -54,7 +54,7 @@ pub async fn ingest(
         (IngestMode::Append | IngestMode::CreateAppend, true) => {
             let (name, columns) = (quoted(&table), columns.join(", "));
             let insert = format!("INSERT INTO {name} ({columns}) SELECT {columns} FROM {ROWS}");
-            let frames = vec![(ROWS.to_string(), Arc::new(new) as _)];
+            let frames = vec![(TableReference::bare(ROWS), Arc::new(new) as _)];
             let running = RunningPlan::default();
             let inserted = shared.statement(&insert, None, &frames, &running).await;
             inserted.map_err(from_datafusion)?;
