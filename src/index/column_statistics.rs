@@ -113,8 +113,8 @@ impl ColumnStatistics {
     /// Answers calls of a function under this name: one for each row of the arrays of its arguments.
     ///
     /// # Errors
-    /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the column;
-    /// an internal one for a function that another index answers.
+    /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the
+    /// column; an internal one for a function that another index answers.
     pub(crate) fn call(
         &self,
         function: RangeStatistic,
@@ -132,7 +132,7 @@ impl ColumnStatistics {
                 self.quantiles(ranks, name, &ranges, fractions)
             }
             (RangeStatistic::CountBelow, StatisticIndex::Ranks(ranks), [thresholds]) => {
-                self.counts_below(ranks, &ranges, thresholds, unknown)
+                self.counts_below(ranks, &ranges, thresholds, unknown.as_ref())
             }
             (RangeStatistic::CountDistinct, StatisticIndex::Distinct(index), []) => {
                 let mut counts = vec![0; ranges.len()];
@@ -150,7 +150,7 @@ impl ColumnStatistics {
         ranks: &Ranks,
         ranges: &Ranges,
         thresholds: &ArrayRef,
-        unknown: Option<NullBuffer>,
+        unknown: Option<&NullBuffer>,
     ) -> Result<ArrayRef> {
         let test = ThresholdTest {
             strict: true,
@@ -178,7 +178,7 @@ impl ColumnStatistics {
                 *count *= i64::from(is_valid);
             }
         }
-        let unknown = NullBuffer::union(unknown.as_ref(), thresholds.logical_nulls().as_ref());
+        let unknown = NullBuffer::union(unknown, thresholds.logical_nulls().as_ref());
         Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
     }
 
