@@ -23,12 +23,12 @@
 //! of its own keeps it and calls [`plan`](plan()).
 //!
 //! # SQL
-//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions over the rows `l`
-//!   to `r` of a column. The first argument names a column of a table, or is a subquery with one column that ends in
-//!   ORDER BY.
+//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`, `range_quantile`,
+//!   `range_count_distinct` and others: scalar functions over the rows `l` to `r` of a column. The first argument names
+//!   a column of a table, or is a subquery with one column that ends in ORDER BY.
 //! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: table functions, for all rows of a
 //!   table of ranges.
-//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
+//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max` and the others of the family: window
 //!   functions with another frame for each row.
 //! - Plain SQL: an optimizer rule turns a join on a range with GROUP BY, a correlated subquery over a range, and a
 //!   lateral join over a range into a range join, which aggregates the matching rows without producing them.

@@ -113,8 +113,8 @@ impl ColumnStatistics {
     /// Answers calls of a function under this name: one for each row of the arrays of its arguments.
     ///
     /// # Errors
-    /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the column;
-    /// an internal one for a function that another index answers.
+    /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the
+    /// column; an internal one for a function that another index answers.
     pub(crate) fn call(
         &self,
         function: RangeStatistic,
@@ -128,34 +128,95 @@ impl ColumnStatistics {
             right.logical_nulls().as_ref(),
         );
         match (function, &self.index, last) {
-            (RangeStatistic::Quantile, StatisticIndex::Ranks(ranks), [fractions]) => {
-                self.quantiles(ranks, name, &ranges, fractions)
+            (RangeStatistic::Quantile, StatisticIndex::Ranks(_), [fractions]) => {
+                self.quantiles(name, &ranges, fractions)
             }
             (RangeStatistic::CountBelow, StatisticIndex::Ranks(ranks), [thresholds]) => {
-                self.counts_below(ranks, &ranges, thresholds, unknown)
+                let test = ThresholdTest {
+                    strict: true,
+                    ..ThresholdTest::of_function(Extreme::Min)
+                };
+                let counts = self.counts_at_most(ranks, &ranges, thresholds, test)?;
+                let nulls = thresholds.logical_nulls();
+                let unknown = NullBuffer::union(unknown.as_ref(), nulls.as_ref());
+                Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
             }
-            (RangeStatistic::CountDistinct, StatisticIndex::Distinct(index), []) => {
-                let mut counts = vec![0; ranges.len()];
-                index
-                    .count(ranges.left(), ranges.right(), &mut counts)
-                    .map_err(engine_error)?;
+            (RangeStatistic::CountDistinct, StatisticIndex::Distinct(_), []) => {
+                let counts = self.count_distinct(&ranges)?;
                 Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
             }
             _ => internal_err!("{name} of an index of another kind"),
         }
     }
 
-    fn counts_below(
+    /// The number of values of each range that are not NULL.
+    ///
+    /// # Errors
+    /// An internal error without ranks.
+    pub(crate) fn count(&self, ranges: &Ranges) -> Result<Vec<i64>> {
+        let mut counts = vec![0; ranges.len()];
+        let (left, right) = (ranges.left(), ranges.right());
+        with_width!(self.ranks()?, ranks => ranks.count(left, right, &mut counts))
+            .map_err(engine_error)?;
+        Ok(counts)
+    }
+
+    /// The number of distinct values of each range.
+    ///
+    /// # Errors
+    /// An internal error for an index of ranks.
+    pub(crate) fn count_distinct(&self, ranges: &Ranges) -> Result<Vec<i64>> {
+        let StatisticIndex::Distinct(index) = &self.index else {
+            return internal_err!("an index of ranks knows no distinct values");
+        };
+        let mut counts = vec![0; ranges.len()];
+        index
+            .count(ranges.left(), ranges.right(), &mut counts)
+            .map_err(engine_error)?;
+        Ok(counts)
+    }
+
+    /// The number of values of each range that pass a comparison with its threshold: none for NULL.
+    ///
+    /// # Errors
+    /// An execution error for thresholds that can't be compared with the column; an internal error without ranks.
+    pub(crate) fn count_passing(
+        &self,
+        ranges: &Ranges,
+        thresholds: &ArrayRef,
+        test: ThresholdTest,
+    ) -> Result<Int64Array> {
+        let ranks = self.ranks()?;
+        let mut counts = if test.extreme == Extreme::Min {
+            self.counts_at_most(ranks, ranges, thresholds, test)?
+        } else {
+            // All but those that fail.
+            let fails = ThresholdTest {
+                extreme: Extreme::Min,
+                strict: !test.strict,
+                ..test
+            };
+            let failing = self.counts_at_most(ranks, ranges, thresholds, fails)?;
+            let all = self.count(ranges)?;
+            all.iter()
+                .zip(failing)
+                .map(|(all, fail)| all - fail)
+                .collect()
+        };
+        if let Some(known) = thresholds.logical_nulls() {
+            set_zero(&mut counts, &known);
+        }
+        Ok(counts.into())
+    }
+
+    /// The number of values that are at most, or below, the threshold of each range.
+    fn counts_at_most(
         &self,
         ranks: &Ranks,
         ranges: &Ranges,
         thresholds: &ArrayRef,
-        unknown: Option<NullBuffer>,
-    ) -> Result<ArrayRef> {
-        let test = ThresholdTest {
-            strict: true,
-            ..ThresholdTest::of_function(Extreme::Min)
-        };
+        test: ThresholdTest,
+    ) -> Result<Vec<i64>> {
         let decoder = &self.decoder;
         let found = threshold_keys(thresholds, decoder.value_type(), decoder.distinct(), test)?;
         let mut counts = vec![0; ranges.len()];
@@ -174,37 +235,35 @@ impl ColumnStatistics {
         .map_err(engine_error)?;
         if let Some(valid) = found.valid {
             // No value is below the threshold.
-            for (count, is_valid) in counts.iter_mut().zip(&valid) {
-                *count *= i64::from(is_valid);
+            set_zero(&mut counts, &valid);
+        }
+        Ok(counts)
+    }
+
+    fn ranks(&self) -> Result<&Ranks> {
+        match &self.index {
+            StatisticIndex::Ranks(ranks) => Ok(ranks),
+            StatisticIndex::Distinct(_) => {
+                internal_err!("an index of distinct values has no ranks")
             }
         }
-        let unknown = NullBuffer::union(unknown.as_ref(), thresholds.logical_nulls().as_ref());
-        Ok(Arc::new(Int64Array::new(counts.into(), unknown)))
     }
 
     /// Between two values, as `percentile_cont` computes it.
-    fn quantiles(
-        &self,
-        ranks: &Ranks,
-        name: &str,
-        ranges: &Ranges,
-        fractions: &ArrayRef,
-    ) -> Result<ArrayRef> {
+    fn quantiles(&self, name: &str, ranges: &Ranges, fractions: &ArrayRef) -> Result<ArrayRef> {
         let fractions = cast(fractions, &DataType::Float64)?;
         let fractions = fractions.as_primitive::<Float64Type>();
         let mut given = fractions.iter().flatten();
         if let Some(q) = given.find(|q| !(0.0..=1.0).contains(q)) {
             return exec_err!("{name}: q is {q}, but a fraction is from 0 to 1");
         }
-        let mut counts = vec![0; ranges.len()];
-        let (left, right) = (ranges.left(), ranges.right());
-        with_width!(ranks, ranks => ranks.count(left, right, &mut counts)).map_err(engine_error)?;
+        let counts = self.count(ranges)?;
         let places = counts.iter().zip(fractions.values());
         #[expect(clippy::cast_precision_loss, reason = "fewer than 2^32 rows")]
         let places = places.map(|(count, q)| q * (count - 1).max(0) as f64);
         let places: Vec<f64> = places.collect();
-        let lower = self.nth(ranks, ranges, places.iter().map(|place| place.floor()))?;
-        let upper = self.nth(ranks, ranges, places.iter().map(|place| place.ceil()))?;
+        let lower = self.nth_floats(ranges, places.iter().map(|place| place.floor()))?;
+        let upper = self.nth_floats(ranges, places.iter().map(|place| place.ceil()))?;
         let values = places.iter().zip(lower.values().iter().zip(upper.values()));
         let values = values.map(|(place, (lower, upper))| {
             let fraction = place.fract();
@@ -224,24 +283,37 @@ impl ColumnStatistics {
     }
 
     /// The value of each range that has so many smaller ones, as a float.
-    fn nth(
+    fn nth_floats(
         &self,
-        ranks: &Ranks,
         ranges: &Ranges,
         smaller: impl Iterator<Item = f64>,
     ) -> Result<Float64Array> {
         #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 rows")]
         let smaller: Vec<i64> = smaller.map(|place| place as i64).collect();
-        let (keys, valid) = match ranks {
-            AnyWidth::W32(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W32),
-            AnyWidth::W64(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W64),
-            AnyWidth::W128(ranks) => nth_smallest(ranks, ranges, &smaller, OutputValues::W128),
+        let values = cast(&self.nth_smallest(ranges, &smaller)?, &DataType::Float64)?;
+        Ok(values.as_primitive::<Float64Type>().clone())
+    }
+
+    /// The value of each range that has this many smaller ones; NULL where the range has no more.
+    ///
+    /// # Errors
+    /// An internal error without ranks.
+    pub(crate) fn nth_smallest(&self, ranges: &Ranges, smaller: &[i64]) -> Result<ArrayRef> {
+        let (keys, valid) = match self.ranks()? {
+            AnyWidth::W32(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W32),
+            AnyWidth::W64(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W64),
+            AnyWidth::W128(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W128),
         }
         .map_err(engine_error)?;
         let valid = BooleanBuffer::new(buffer(OutputBuffer::from(valid)), 0, ranges.len());
-        let values = self.decoder.decode(keys, NullBuffer::new(valid))?;
-        let values = cast(&values, &DataType::Float64)?;
-        Ok(values.as_primitive::<Float64Type>().clone())
+        self.decoder.decode(keys, NullBuffer::new(valid))
+    }
+}
+
+/// Sets counts to 0 where `valid` is not set.
+fn set_zero(counts: &mut [i64], valid: &NullBuffer) {
+    for (count, is_valid) in counts.iter_mut().zip(valid) {
+        *count *= i64::from(is_valid);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
-use crate::range_agg::order_statistics::{OrderStatistic, StatisticIndex};
+use crate::range_agg::order_statistics::{OrderStatistic, build_statistics};
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
 use crate::range_agg::states::StateFunction;
@@ -374,8 +374,8 @@ fn statistics(
 ) -> Result<Option<ArrayRef>> {
     let memory = memory.new_empty();
     // DataFusion's tasks use all cores already.
-    match StatisticIndex::build(statistic.kind(), values, 1, &memory, check) {
-        Ok(index) => index.answer(statistic, ranges).map(Some),
+    match build_statistics(statistic.kind(), values, 1, &memory, check) {
+        Ok(column) => statistic.of_ranges(&column, ranges).map(Some),
         Err(error) => {
             check()?;
             log::debug!("frames are read, as they have no order statistics: {error}");

@@ -86,7 +86,7 @@ impl RangeAccumulator {
             && let Some(index) = statistics.index()
         {
             self.metrics.record_order_statistics(ranges.len());
-            return index.answer(*statistic, ranges);
+            return statistic.of_ranges(index, ranges);
         }
         let rows = ranges.iter().map(rows_between);
         let rows = rows.map(|rows| rows.map(|r| r.start as usize..r.end as usize));

@@ -11,7 +11,8 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::range_agg::order_statistics::{StatisticIndex, StatisticKind};
+use crate::index::column_statistics::ColumnStatistics;
+use crate::range_agg::order_statistics::{StatisticKind, build_statistics};
 
 /// The mean number of rows of a range from which an index takes less than reading the rows.
 const MIN_ROWS: usize = 32;
@@ -35,7 +36,7 @@ pub(crate) struct OrderStatistics {
 /// An index, with what registers its memory.
 #[derive(Debug)]
 struct Registered {
-    index: StatisticIndex,
+    index: ColumnStatistics,
     memory: Arc<MemoryReservation>,
 }
 
@@ -60,7 +61,7 @@ impl OrderStatistics {
     }
 
     /// The index, if it is built.
-    pub(crate) fn index(&self) -> Option<&StatisticIndex> {
+    pub(crate) fn index(&self) -> Option<&ColumnStatistics> {
         Some(&self.built.get()?.index)
     }
 
@@ -71,7 +72,7 @@ impl OrderStatistics {
         ];
         let memory = self.memory.new_empty();
         let (values, threads) = (&self.values, self.threads);
-        let index = StatisticIndex::build(self.kind, values, threads, &memory, &|| Ok(()))?;
+        let index = build_statistics(self.kind, values, threads, &memory, &|| Ok(()))?;
         self.metrics.index_bytes.add(index.bytes());
         let memory = Arc::new(memory);
         Ok(Registered { index, memory })
