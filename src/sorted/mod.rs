@@ -5,7 +5,6 @@
 //! - `order_keys`, `sort_rows`, `byte_sort`, `group_sort`, `splitters`, `radix_sort`, `permutation`, `arrange`: sort
 //!   rows and permute columns.
 //! - `sorted_rows`: the candidate rows of a probe row. The search itself is the engine's.
-//! - `value_ranks`: ranks of other values by the same sort.
 //!
 //! Rows are divided into one part per thread; threads check for cancellation between items of work (`common::workers`).
 //!
@@ -44,4 +43,3 @@ pub(crate) mod radix_sort;
 pub(crate) mod sort_rows;
 pub(crate) mod sorted_rows;
 pub(crate) mod splitters;
-pub(crate) mod value_ranks;

@@ -193,10 +193,13 @@ impl AggregateEntry {
                 };
                 on_cpu(&[values, (1, crossings(comparison))], merge)
             }
-            AggregateKind::CountCrossing { comparison, .. } => Self {
-                reads_rows: true,
-                ..on_cpu(&[(0, crossings(comparison))], PartsMerge::Counts)
-            },
+            AggregateKind::CountCrossing { comparison, .. } => {
+                let ranks = (0, Structure::OrderStatistics(StatisticKind::Ranks));
+                Self {
+                    reads_rows: true,
+                    ..on_cpu(&[(0, crossings(comparison)), ranks], PartsMerge::Counts)
+                }
+            }
             AggregateKind::Accumulate => {
                 let needs = (0..arguments).map(|argument| (argument, Structure::Array));
                 let mut needs: Vec<_> = needs.collect();

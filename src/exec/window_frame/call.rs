@@ -374,6 +374,7 @@ fn statistics(
 ) -> Result<Option<ArrayRef>> {
     let memory = memory.new_empty();
     // DataFusion's tasks use all cores already.
+    let values = std::slice::from_ref(values);
     match build_statistics(statistic.kind(), values, 1, &memory, check) {
         Ok(column) => statistic.of_ranges(&column, ranges).map(Some),
         Err(error) => {

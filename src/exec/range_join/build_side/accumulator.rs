@@ -70,6 +70,11 @@ impl RangeAccumulator {
         })
     }
 
+    /// Whether order statistics may answer it.
+    pub(crate) fn has_statistics(&self) -> bool {
+        self.statistics.is_some()
+    }
+
     /// What merges states of blocks, if there is such a thing.
     pub(crate) fn states(&self) -> Option<&Arc<BlockStates>> {
         self.states.as_ref()

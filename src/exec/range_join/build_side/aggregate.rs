@@ -14,6 +14,7 @@ use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::block_states::BlockStates;
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
+use crate::exec::range_join::build_side::order_statistics::{ListedOtherwise, OrderStatistics};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::key_index::KeyIndex;
 use crate::index::threshold::ThresholdTest;
@@ -31,6 +32,7 @@ pub(crate) struct AggregateEvaluator {
     structures: Vec<(usize, Built)>,
     /// Of [`AggregateKind::Accumulate`]: reads the arrays.
     accumulator: Option<Box<RangeAccumulator>>,
+    metrics: BuildMetrics,
     /// Whether it reads the rows of ranges, and so may take long.
     pub(crate) reads_rows: bool,
 }
@@ -58,6 +60,7 @@ impl AggregateEvaluator {
             function: aggregate.function,
             structures: structures.ok_or_else(|| not_prepared(aggregate.function))?,
             accumulator: None,
+            metrics: metrics.clone(),
             reads_rows: entry.reads_rows,
         };
         if let (AggregateKind::Accumulate, Some(call)) = (aggregate.function, &aggregate.call) {
@@ -68,13 +71,7 @@ impl AggregateEvaluator {
                     Built::Array(array) => Some(Arc::clone(array)),
                     _ => None,
                 });
-            let statistics = evaluator
-                .structures
-                .iter()
-                .find_map(|(_, built)| match built {
-                    Built::OrderStatistics(statistics) => Some(Arc::clone(statistics)),
-                    _ => None,
-                });
+            let statistics = evaluator.statistics().cloned();
             let arrays = arrays.collect();
             let accumulator =
                 RangeAccumulator::try_new(call, arrays, statistics, threads, metrics, memory);
@@ -86,7 +83,14 @@ impl AggregateEvaluator {
     /// Its structures that are built once ranges justify it.
     pub(crate) fn lazy_structures(&self) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
         let of_columns = self.structures.iter();
-        let of_columns = of_columns.filter_map(|(_, built)| built.lazy());
+        let of_columns = of_columns.filter_map(|(_, built)| match (built, &self.accumulator) {
+            // Accumulators of other functions, or of other types, don't ask their column's order statistics.
+            (Built::OrderStatistics(_), Some(accumulator)) if !accumulator.has_statistics() => None,
+            (Built::OrderStatistics(statistics), None) => {
+                Some(Arc::new(ListedOtherwise(Arc::clone(statistics))) as _)
+            }
+            (built, _) => built.lazy(),
+        });
         let states = self.accumulator.as_ref().and_then(|a| a.states());
         let states = states.map(|states| Arc::<BlockStates>::clone(states) as _);
         of_columns.chain(states)
@@ -162,12 +166,19 @@ impl AggregateEvaluator {
                 comparison,
                 threshold,
             } => {
-                let index = self.index()?;
-                let queries = index.threshold_queries(
+                let threshold = evaluated(thresholds, threshold)?;
+                let test = ThresholdTest::of_comparison(comparison);
+                if let Some(ranks) = self.statistics().and_then(|ranks| ranks.index()) {
+                    self.metrics.record_order_statistics(ranges.len());
+                    return Ok(Arc::new(ranks.count_passing(ranges, threshold, test)?));
+                }
+                // Lists the rows that pass.
+                let (ranges, thresholds) = (
                     std::slice::from_ref(ranges),
-                    std::slice::from_ref(evaluated(thresholds, threshold)?),
-                    ThresholdTest::of_comparison(comparison),
-                )?;
+                    std::slice::from_ref(threshold),
+                );
+                let index = self.index()?;
+                let queries = index.threshold_queries(ranges, thresholds, test)?;
                 Arc::new(index.count(&queries, check)?)
             }
             AggregateKind::Accumulate => {
@@ -196,6 +207,14 @@ impl AggregateEvaluator {
     fn values(&self) -> Result<&Values> {
         self.structure(0, |built| match built {
             Built::Values(values) => Some(values),
+            _ => None,
+        })
+    }
+
+    fn statistics(&self) -> Option<&Arc<OrderStatistics>> {
+        let mut structures = self.structures.iter();
+        structures.find_map(|(_, built)| match built {
+            Built::OrderStatistics(statistics) => Some(statistics),
             _ => None,
         })
     }

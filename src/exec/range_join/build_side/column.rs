@@ -184,13 +184,15 @@ impl ColumnPreparer<'_> {
     ) -> Result<PreparedColumn> {
         let mut prepared = PreparedColumn::default();
         let needs_values = needs.contains(Structure::Values);
-        // Order statistics are those of the array.
         let statistics = needs.iter().filter_map(|needed| match needed {
             Structure::OrderStatistics(kind) => Some(kind),
             _ => None,
         });
         let statistics: Vec<_> = statistics.collect();
-        let needs_array = needs.contains(Structure::Array) || !statistics.is_empty();
+        let keys_are_values = is_borrowed(&column.data_type);
+        // Ranks of other values would need a copy of the column, which no median asks for alone.
+        let copies = !keys_are_values && statistics.contains(&StatisticKind::PreviousRows);
+        let needs_array = needs.contains(Structure::Array) || copies;
         let needs_sums = needs.contains(Structure::Sums);
         let indexes = needs.iter().filter_map(|needed| match needed {
             Structure::Index { extreme, positions } => Some((extreme, positions)),
@@ -206,14 +208,13 @@ impl ColumnPreparer<'_> {
             counts = Some((built, memory));
         }
         // One copy, sorted, serves all that is built of the column.
-        let keys_are_values = is_borrowed(&column.data_type);
-        let takes_values = needs_sums || needs_values;
+        let takes_values = needs_sums || needs_values || !statistics.is_empty();
         let sorted = if !indexes.is_empty() || takes_values && keys_are_values {
             Some(self.sort_column(&column, needs_values || needs_array)?)
         } else {
             None
         };
-        let arrays: Option<SortedArrays> = match &sorted {
+        let mut arrays: Option<SortedArrays> = match &sorted {
             Some(sorted) if keys_are_values && (takes_values || needs_array) => {
                 let arrays = sorted.arrays()?;
                 arrays.map(|arrays| (arrays, Arc::clone(&sorted.memory)))
@@ -237,8 +238,8 @@ impl ColumnPreparer<'_> {
             prepared.push(Structure::Values, values, vec![memory]);
         }
         if needs_sums && let Some(counts) = counts {
-            let arrays = match arrays {
-                Some(arrays) => arrays,
+            let arrays = match &arrays {
+                Some(arrays) => arrays.clone(),
                 None => self.sorted_arrays(&column)?,
             };
             let (sums, memory) = self.sums(&column, counts, arrays)?;
@@ -250,12 +251,16 @@ impl ColumnPreparer<'_> {
                 Some(whole) => whole,
                 None => self.sorted_array(&column)?,
             };
-            for kind in statistics {
-                let index = self.order_statistics(kind, &array, &memory);
-                let memory = vec![Arc::clone(&memory)];
-                prepared.push(Structure::OrderStatistics(kind), index, memory);
-            }
+            arrays = Some((vec![Arc::clone(&array)], Arc::clone(&memory)));
             prepared.push(Structure::Array, Built::Array(array), vec![memory]);
+        }
+        for kind in statistics {
+            let (values, memory) = match &arrays {
+                Some((arrays, memory)) => (arrays.clone(), vec![Arc::clone(memory)]),
+                None => (vec![], vec![]),
+            };
+            let index = self.order_statistics(kind, values, &column);
+            prepared.push(Structure::OrderStatistics(kind), index, memory);
         }
         if needs.contains(Structure::Rows) {
             self.waiting.check()?;
@@ -413,14 +418,14 @@ impl ColumnPreparer<'_> {
         Ok(index)
     }
 
-    /// The order statistics of sorted values, which are built in the pool of `memory`.
+    /// The order statistics of sorted values of a column. Without any they are never built.
     fn order_statistics(
         &self,
         kind: StatisticKind,
-        values: &ArrayRef,
-        memory: &MemoryReservation,
+        values: Vec<ArrayRef>,
+        column: &CollectedColumn,
     ) -> Built {
-        let (values, memory) = (Arc::clone(values), memory.new_empty());
+        let memory = column.memory.new_empty();
         let (threads, metrics) = (self.workers.threads(), self.metrics.clone());
         Built::OrderStatistics(Arc::new(OrderStatistics::new(
             kind, values, threads, memory, metrics,

@@ -20,12 +20,16 @@ const MIN_ROWS: usize = 32;
 /// Ranges are read until they have this many times the rows of the build side: the values have to be sorted.
 const READ_TIMES: usize = 3;
 
+/// An index of extremes lists the rows that pass a threshold, of a range of this many rows, in the time in which an
+/// accumulator reads one.
+const LISTED_FOR_ONE_READ: usize = 6;
+
 /// The order statistics of a column, of one kind.
 #[derive(Debug)]
 pub(crate) struct OrderStatistics {
     kind: StatisticKind,
-    /// The values of the sorted rows.
-    values: ArrayRef,
+    /// The values of the sorted rows, one array after another.
+    values: Vec<ArrayRef>,
     threads: usize,
     /// An empty reservation.
     memory: MemoryReservation,
@@ -41,11 +45,11 @@ struct Registered {
 }
 
 impl OrderStatistics {
-    /// Of these values of sorted rows. What it builds, on up to `threads` threads, is registered in the pool of
+    /// Of these values of sorted rows, without which it is never built. What it builds, on up to `threads` threads, is registered in the pool of
     /// `memory`, an empty reservation.
     pub(crate) fn new(
         kind: StatisticKind,
-        values: ArrayRef,
+        values: Vec<ArrayRef>,
         threads: usize,
         memory: MemoryReservation,
         metrics: BuildMetrics,
@@ -77,14 +81,41 @@ impl OrderStatistics {
         let memory = Arc::new(memory);
         Ok(Registered { index, memory })
     }
+
+    /// Whether it should answer ranges that would read this many rows without it. Counts the rows.
+    fn is_justified(&self, read: usize) -> bool {
+        let rows: usize = self.values.iter().map(Array::len).sum();
+        let most = READ_TIMES.saturating_mul(rows);
+        let values = self.values.first();
+        values.is_some_and(|values| self.kind.is_known_for(values.data_type()))
+            && !self.built.is_decided()
+            && self.built.is_justified(read, most)
+    }
+}
+
+/// The statistics as they answer numbers of rows that pass a threshold: without them these rows are listed, which takes
+/// a fraction of the time in which others are read.
+#[derive(Debug)]
+pub(crate) struct ListedOtherwise(pub(crate) Arc<OrderStatistics>);
+
+impl LazyStructure for ListedOtherwise {
+    fn should_build(&self, ranges: &Ranges) -> bool {
+        self.0
+            .is_justified(rows_to_count(ranges) / LISTED_FOR_ONE_READ)
+    }
+
+    fn build(&self) -> Result<()> {
+        self.0.build()
+    }
+
+    fn memory(&self) -> Vec<Arc<MemoryReservation>> {
+        self.0.memory()
+    }
 }
 
 impl LazyStructure for OrderStatistics {
     fn should_build(&self, ranges: &Ranges) -> bool {
-        let most = READ_TIMES.saturating_mul(self.values.len());
-        self.kind.is_known_for(self.values.data_type())
-            && !self.built.is_decided()
-            && self.built.is_justified(rows_to_count(ranges), most)
+        self.is_justified(rows_to_count(ranges))
     }
 
     fn build(&self) -> Result<()> {
