@@ -149,7 +149,9 @@ async fn aggregates_are_those_of_datafusion() {
                             "{sql}: {found:?}, not {expected:?}"
                         );
                     }
-                    assert_eq!(merged > 0, merges, "{sql}: {merged}");
+                    // States that list values make a join of pairs.
+                    let is_pairs = join.is_empty() && aggregate.contains("DISTINCT");
+                    assert_eq!(merged > 0, merges && !is_pairs, "{sql}: {merged}");
                 }
             }
         }
