@@ -135,7 +135,7 @@ impl LazyStructure for BlockStates {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
-    use arrow::datatypes::{Float64Type, UInt64Type};
+    use arrow::datatypes::Float64Type;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
     use datafusion::functions_aggregate::correlation::corr_udaf;
     use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -189,7 +189,8 @@ mod tests {
             let expected = unbuilt.evaluate(&ranges, &check).expect("no error");
             let bits = |values: &ArrayRef| {
                 let values = values.as_primitive::<Float64Type>();
-                values.reinterpret_cast::<UInt64Type>()
+                let bits = values.iter().map(|value| value.map(f64::to_bits));
+                bits.collect::<Vec<_>>()
             };
             for threads in [1, 3] {
                 let built = correlation(&columns, threads);
