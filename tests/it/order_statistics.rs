@@ -2,6 +2,7 @@
 //! which come from order statistics, compared bit by bit with DataFusion's functions over the pairs of a plain join.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::common::{Result, resources_err};
 use datafusion::execution::memory_pool::{
@@ -137,11 +138,11 @@ async fn statistics_are_those_of_datafusion() {
 
 /// A pool that grants no more bytes than these at a time.
 #[derive(Debug)]
-struct AtATime(usize, UnboundedMemoryPool);
+struct AtATime(AtomicUsize, UnboundedMemoryPool);
 
 impl std::fmt::Display for AtATime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "at most {} bytes at a time", self.0)
+        write!(f, "at most {:?} bytes at a time", self.0)
     }
 }
 
@@ -159,7 +160,7 @@ impl MemoryPool for AtATime {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        if additional > self.0 {
+        if additional > self.0.load(Ordering::Relaxed) {
             return resources_err!("{additional} bytes: {self}");
         }
         self.1.try_grow(reservation, additional)
@@ -170,39 +171,37 @@ impl MemoryPool for AtATime {
     }
 }
 
-/// Where memory is short the rows are read: order statistics take more at a time than what was built before them.
+/// Where memory is short for statistics of kept rows the rows are read.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_memory_rows_are_read() {
-    let ctx = session_of_pool(
-        SessionConfig::new(),
-        Arc::new(GreedyMemoryPool::new(usize::MAX)),
-    );
-    let (data_type, value) = VALUES[0];
-    tables(&ctx, &mut Random::from_seed(7), data_type, value).await;
-    let (sql, naive) = queries("median(p.v)", "p.k BETWEEN q.a AND q.b");
-    let expected = answer(&ctx, &naive).await.expect(&naive).0;
-    let (mut bytes, mut read) = (1 << 20, 0);
-    loop {
-        let small = session_of_pool(
-            SessionConfig::new().with_target_partitions(1),
-            Arc::new(AtATime(bytes, UnboundedMemoryPool::default())),
-        );
-        set(&small, "rmq.range_joins", "always");
-        for table in ["p", "q"] {
-            let provider = ctx.table_provider(table).await.expect(table);
-            small.register_table(table, provider).expect(table);
+    let limit = |bytes| AtATime(AtomicUsize::new(bytes), UnboundedMemoryPool::default());
+    for most in [usize::MAX, 100_000] {
+        let pool = Arc::new(limit(usize::MAX));
+        let config = SessionConfig::new().with_target_partitions(1);
+        let ctx = session_of_pool(config, Arc::clone(&pool) as _);
+        for sql in [
+            "CREATE TABLE p AS SELECT value * 7919 % 20000 AS k, (value * 31 % 5003)::DOUBLE AS v FROM range(0, 20000)",
+            "CREATE TABLE q AS SELECT value AS id, value * 130 AS a, value * 130 + 3000 AS b FROM range(0, 130)",
+        ] {
+            run(&ctx, sql).await.expect(sql);
         }
-        let plan = small.sql(&sql).await.expect(&sql);
-        let plan = plan.create_physical_plan().await.expect(&sql);
-        let Ok(found) = collect(plan.clone(), small.task_ctx()).await else {
-            break;
-        };
-        assert_eq!(lines(&found), expected, "{bytes} bytes");
-        read += usize::from(metric(&plan, "order_statistics") == 0);
-        bytes -= bytes / 16;
+        let on = "p.k BETWEEN q.a AND q.b";
+        for aggregate in ["median(p.v)", "count(DISTINCT p.v)"] {
+            let (sql, naive) = queries(aggregate, on);
+            let expected = answer(&ctx, &naive).await;
+            let expected = expected.expect(&naive).0;
+            let few = format!("{sql} WHERE q.id < 3");
+            run(&ctx, &few).await.expect(&few);
+            pool.0.store(most, Ordering::Relaxed);
+            let plan = ctx.sql(&sql).await.expect(&sql);
+            let plan = plan.create_physical_plan().await.expect(&sql);
+            let found = collect(plan.clone(), ctx.task_ctx()).await.expect(&sql);
+            assert_eq!(lines(&found), expected, "{most} bytes, {sql}");
+            let has_statistics = metric(&plan, "order_statistics") > 0;
+            assert_eq!(has_statistics, most == usize::MAX, "{most} bytes, {sql}");
+            pool.0.store(usize::MAX, Ordering::Relaxed);
+        }
     }
-    println!("{read} times without order statistics, until {bytes} bytes");
-    assert!(read > 0);
 }
 
 /// Table `c`, of values in the order of their positions, and `w`, of ranges, fractions and thresholds.
