@@ -110,7 +110,8 @@ impl ColumnStatistics {
         &self.decoder
     }
 
-    /// Answers calls of a function under this name: one for each row of the arrays of its arguments.
+    /// Answers calls of a function under this name: one for each row of the arrays of its arguments. NULL where one of
+    /// these is; a range without a value has counts of 0, and NULL for a quantile.
     ///
     /// # Errors
     /// An execution error for a fraction that is not from 0 to 1, or a threshold that can't be compared with the

@@ -393,7 +393,8 @@ fn changes_in_any_order_leave_no_stale_answer() {
                 let (left, right) = (random.below(400), random.below(1_500));
                 let sql = format!(
                     "SELECT range_min('t.v', {left}, {right}), range_argmax('t.v', {left}, {right}), \
-                     range_smallest('t.v', 3, {right}, 5), range_last_at_least('t.v', 0, {right}, 40)"
+                     range_smallest('t.v', 3, {right}, 5), range_last_at_least('t.v', 0, {right}, 40), \
+                     range_quantile('t.v', {left}, {right}, 0.5), range_count_distinct('t.v', 0, {right})"
                 );
                 let (expected, _) = answer(&plain, &sql).await;
                 let (rows, work) = answer(&ctx, &sql).await;
