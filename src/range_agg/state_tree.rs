@@ -23,7 +23,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::Accumulator;
 
 use crate::common::array_bytes::array_bytes;
-use crate::common::row_number::row_number;
+use crate::common::row_number::{row_number, row_range};
 use crate::common::workers::Workers;
 use crate::range_agg::states::StateFunction;
 
@@ -58,6 +58,12 @@ pub(crate) trait AggregatedRows: Debug + Send + Sync {
     /// # Errors
     /// The accumulator's.
     fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()>;
+
+    /// These rows alone, with all that accumulators refer to: threads would wait for each other's reference counts.
+    ///
+    /// # Errors
+    /// Those of the function, and Arrow's.
+    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>>;
 }
 
 /// The blocks that rows are divided into.
@@ -165,31 +171,35 @@ impl StateTree {
         over: Range<usize>,
         workers: Workers,
     ) -> Result<Self> {
-        let function = aggregated.function();
         let mut nodes = over;
         let mut built: Vec<ArrayRef> = vec![];
         let (mut levels, mut position) = (vec![], 0);
         while !nodes.is_empty() {
             let below = built.last().zip(levels.last());
-            let state = |node: usize| {
-                let mut accumulator = function.function.create_accumulator()?;
-                match below {
-                    None => {
-                        aggregated.update(&mut *accumulator, blocks.rows_of(&(node..node + 1)))?
-                    }
-                    Some((below, Level { first, .. })) => {
-                        let children = below.slice(FAN_OUT * node - first, FAN_OUT);
-                        function.merge(&mut *accumulator, children.as_struct().columns())?;
-                    }
-                }
-                accumulator.state()
-            };
             let parts = nodes.clone().step_by(NODES_AT_A_TIME);
             let parts = parts.map(|start| start..nodes.end.min(start + NODES_AT_A_TIME));
             let parts = workers.map(parts.collect(), |part: Range<usize>| {
+                let leaves = if below.is_none() { part.clone() } else { 0..0 };
+                let mut rows = Rows::new(aggregated, workers.threads() > 1);
+                let first = rows.add(blocks.rows_of(&leaves))?.start;
+                let rows = rows.complete()?;
+                let function = rows.aggregated().function();
                 let mut column = function.column(part.len());
-                for node in part {
-                    column.push(Some(&state(node)?))?;
+                for node in part.clone() {
+                    let mut accumulator = function.function.create_accumulator()?;
+                    match below {
+                        None => {
+                            let block = node - part.start;
+                            let Range { start, end } = blocks.rows_of(&(block..block + 1));
+                            let block = first + start..first + end;
+                            rows.aggregated().update(&mut *accumulator, block)?;
+                        }
+                        Some((below, Level { first, .. })) => {
+                            let children = below.slice(FAN_OUT * node - first, FAN_OUT);
+                            function.merge(&mut *accumulator, children.as_struct().columns())?;
+                        }
+                    }
+                    column.push(Some(&accumulator.state()?))?;
                 }
                 column.finish()
             })?;
@@ -224,7 +234,7 @@ impl StateTree {
         self.states.iter().map(|field| array_bytes(field)).sum()
     }
 
-    /// How many ranges [`Self::of_ranges`] should be asked for at a time, for their states to stay in the cache.
+    /// How many ranges [`Self::cover`] should be asked for at a time, for their states to stay in the cache.
     pub(crate) fn ranges_at_a_time(&self) -> usize {
         let states = self.states.first().map_or(0, Array::len);
         let bytes = STATES_OF_A_RANGE * self.bytes() / states.max(1);
@@ -235,7 +245,7 @@ impl StateTree {
     ///
     /// # Errors
     /// An internal error if the tree has none of them.
-    fn cover(&self, blocks: Range<usize>, positions: &mut Vec<u32>) -> Result<()> {
+    fn push_nodes(&self, blocks: Range<usize>, positions: &mut Vec<u32>) -> Result<()> {
         let mut nodes = blocks;
         let mut after = vec![];
         for level in &self.levels {
@@ -267,59 +277,141 @@ impl StateTree {
         Ok(())
     }
 
-    /// The states that cover each range of rows with enough whole blocks of the tree.
+    /// Ranges of rows, as far as they have enough whole blocks covered by states. The other rows are copied if other
+    /// threads read them, too.
     ///
     /// # Errors
-    /// Arrow's, and an internal error if the tree lacks blocks of a range.
-    pub(crate) fn of_ranges<'a>(
+    /// Those of the function, Arrow's, and an internal error if the tree lacks blocks of a range.
+    pub(crate) fn cover<'a>(
         &self,
+        aggregated: &'a dyn AggregatedRows,
         ranges: impl Iterator<Item = &'a Range<usize>>,
-    ) -> Result<Vec<Option<RangeStates>>> {
-        let mut positions = vec![];
-        let mut found = vec![];
+        copies: bool,
+    ) -> Result<CoveredRanges<'a>> {
+        let mut rows = Rows::new(aggregated, copies);
+        let mut nodes = vec![];
+        let mut covered = vec![];
         for range in ranges {
-            let start = positions.len();
+            let start = nodes.len();
             let blocks = self.blocks.of_range(range);
-            if let Some(blocks) = blocks.clone() {
-                self.cover(blocks, &mut positions)?;
-            }
-            found.push((blocks, start..positions.len()));
+            let whole = match &blocks {
+                Some(blocks) => {
+                    self.push_nodes(blocks.clone(), &mut nodes)?;
+                    self.blocks.rows_of(blocks)
+                }
+                None => range.end..range.end,
+            };
+            covered.push(CoveredRange {
+                before: rows.add(range.start..whole.start)?,
+                states: start..nodes.len(),
+                after: rows.add(whole.end..range.end)?,
+            });
         }
-        let fields = take_arrays(&self.states, &UInt32Array::from(positions), None)?;
-        let states = found.into_iter().map(|(blocks, positions)| {
-            let fields = fields.iter();
-            let fields = fields.map(|field| field.slice(positions.start, positions.len()));
-            Some(RangeStates {
-                rows: self.blocks.rows_of(&blocks?),
-                fields: fields.collect(),
-            })
-        });
-        Ok(states.collect())
+        Ok(CoveredRanges {
+            states: take_arrays(&self.states, &UInt32Array::from(nodes), None)?,
+            rows: rows.complete()?,
+            ranges: covered,
+        })
     }
 }
 
-/// The states of the whole blocks of a range.
-#[derive(Debug)]
-pub(crate) struct RangeStates {
-    /// The rows of these blocks.
-    rows: Range<usize>,
-    /// The states in the order of the rows, field by field.
-    fields: Vec<ArrayRef>,
+/// Ranges of rows that accumulators will see, copied or as they are.
+struct Rows<'a> {
+    of: &'a dyn AggregatedRows,
+    copied: Option<Vec<u32>>,
 }
 
-impl RangeStates {
-    /// Shows an accumulator the rows of the range.
+impl<'a> Rows<'a> {
+    fn new(of: &'a dyn AggregatedRows, copies: bool) -> Self {
+        Self {
+            of,
+            copied: copies.then(Vec::new),
+        }
+    }
+
+    /// Where these rows will be.
+    fn add(&mut self, range: Range<usize>) -> Result<Range<usize>> {
+        let Some(copied) = &mut self.copied else {
+            return Ok(range);
+        };
+        let start = copied.len();
+        copied.extend(row_range(range)?);
+        Ok(start..copied.len())
+    }
+
+    fn complete(self) -> Result<CompleteRows<'a>> {
+        Ok(match self.copied {
+            Some(rows) => CompleteRows::Copied(self.of.copy(rows)?),
+            None => CompleteRows::All(self.of),
+        })
+    }
+}
+
+#[derive(Debug)]
+enum CompleteRows<'a> {
+    Copied(Box<dyn AggregatedRows>),
+    All(&'a dyn AggregatedRows),
+}
+
+impl CompleteRows<'_> {
+    fn aggregated(&self) -> &dyn AggregatedRows {
+        match self {
+            Self::Copied(rows) => rows.as_ref(),
+            Self::All(rows) => *rows,
+        }
+    }
+}
+
+/// Ranges of rows, with the states of whole blocks.
+#[derive(Debug)]
+pub(crate) struct CoveredRanges<'a> {
+    rows: CompleteRows<'a>,
+    /// The fields of the states.
+    states: Vec<ArrayRef>,
+    ranges: Vec<CoveredRange>,
+}
+
+/// The parts of a range, which follow one another.
+#[derive(Debug)]
+struct CoveredRange {
+    before: Range<usize>,
+    states: Range<usize>,
+    after: Range<usize>,
+}
+
+impl CoveredRanges<'_> {
+    /// An accumulator that has seen the rows of the range with this number.
     ///
     /// # Errors
     /// The accumulator's.
-    pub(crate) fn accumulate(
-        &self,
-        aggregated: &dyn AggregatedRows,
-        range: Range<usize>,
-        accumulator: &mut dyn Accumulator,
-    ) -> Result<()> {
-        aggregated.update(accumulator, range.start..self.rows.start)?;
-        aggregated.function().merge(accumulator, &self.fields)?;
-        aggregated.update(accumulator, self.rows.end..range.end)
+    pub(crate) fn accumulate(&self, range: usize) -> Result<Box<dyn Accumulator>> {
+        let CoveredRange {
+            before,
+            states,
+            after,
+        } = &self.ranges[range];
+        let rows = self.rows.aggregated();
+        let function = rows.function();
+        let mut accumulator = function.function.create_accumulator()?;
+        if !before.is_empty() {
+            rows.update(&mut *accumulator, before.clone())?;
+        }
+        if !states.is_empty() {
+            let fields = self.states.iter();
+            let fields = fields.map(|field| field.slice(states.start, states.len()));
+            function.merge(&mut *accumulator, &fields.collect::<Vec<_>>())?;
+        }
+        if !after.is_empty() {
+            rows.update(&mut *accumulator, after.clone())?;
+        }
+        Ok(accumulator)
+    }
+
+    /// How many of the ranges have states.
+    pub(crate) fn wide(&self) -> usize {
+        self.ranges
+            .iter()
+            .filter(|range| !range.states.is_empty())
+            .count()
     }
 }

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array, new_empty_array};
-use arrow::compute::{cast, take};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Array, new_empty_array,
+};
+use arrow::compute::{cast, take, take_arrays};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -264,21 +266,22 @@ impl FrameCall {
         let distinct: Vec<&[Range<usize>]> = frames.chunk_by(PartialEq::eq).collect();
         let at_a_time = tree.map_or(distinct.len(), StateTree::ranges_at_a_time);
         for some in distinct.chunks(at_a_time.max(1)) {
-            let mut states = match tree {
-                Some(tree) => tree.of_ranges(some.iter().map(|frames| &frames[0]))?,
-                None => vec![],
+            let covered = match tree {
+                Some(tree) => {
+                    Some(tree.cover(&rows, some.iter().map(|frames| &frames[0]), true)?)
+                }
+                None => None,
             };
             for (i, equal) in some.iter().enumerate() {
                 waiting.check()?;
                 let frame = equal[0].clone();
                 let result = if frame.is_empty() {
                     function.default_value(&self.data_type)?
+                } else if let Some(covered) = &covered {
+                    covered.accumulate(i)?.evaluate()?
                 } else {
                     let mut accumulator = function.create_accumulator()?;
-                    match states.get_mut(i).and_then(Option::take) {
-                        Some(states) => states.accumulate(&rows, frame, &mut *accumulator)?,
-                        None => rows.update(&mut *accumulator, frame)?,
-                    }
+                    rows.update(&mut *accumulator, frame)?;
                     accumulator.evaluate()?
                 };
                 results.extend(std::iter::repeat_n(result, equal.len()));
@@ -304,6 +307,13 @@ impl AggregatedRows for FrameRows {
         let slices = self.arguments.iter();
         let slices = slices.map(|argument| argument.slice(rows.start, rows.len()));
         accumulator.update_batch(&slices.collect::<Vec<_>>())
+    }
+
+    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {
+        Ok(Box::new(Self {
+            function: StateFunction::try_new(self.function.function.clone())?,
+            arguments: take_arrays(&self.arguments, &UInt32Array::from(rows), None)?,
+        }))
     }
 }
 

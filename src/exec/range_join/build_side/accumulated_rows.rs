@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array};
-use arrow::compute::{prep_null_mask_filter, take_arrays};
+use arrow::compute::{prep_null_mask_filter, take, take_arrays};
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
@@ -28,6 +28,8 @@ const STEP: usize = 1 << 16;
 pub(crate) struct AccumulatedRows {
     call: Arc<AccumulatorCall>,
     function: StateFunction,
+    /// The types of all columns of the call.
+    types: Vec<DataType>,
     rows: usize,
     /// What the accumulator takes: the arguments of the function that are no literals, and the expressions of ORDER BY
     /// if it asks for them.
@@ -37,7 +39,7 @@ pub(crate) struct AccumulatedRows {
     /// The rows for which FILTER holds.
     filter: Option<BooleanArray>,
     /// Registers the ranks.
-    _ranks_memory: MemoryReservation,
+    ranks_memory: MemoryReservation,
 }
 
 impl AccumulatedRows {
@@ -74,11 +76,12 @@ impl AccumulatedRows {
         Ok(Self {
             call: Arc::clone(call),
             function,
+            types,
             rows,
             columns,
             ranks,
             filter,
-            _ranks_memory: ranks_memory,
+            ranks_memory,
         })
     }
 
@@ -170,6 +173,22 @@ impl AggregatedRows for AccumulatedRows {
 
     fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
         self.feed(accumulator, rows, &|| Ok(()), &|_| Ok(()))
+    }
+
+    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {
+        let (count, rows) = (rows.len(), UInt32Array::from(rows));
+        let filter = self.filter.as_ref();
+        let filter = filter.map(|filter| take(filter, &rows, None)).transpose()?;
+        Ok(Box::new(Self {
+            call: Arc::clone(&self.call),
+            function: StateFunction::try_new(self.call.physical(&self.types)?)?,
+            types: self.types.clone(),
+            rows: count,
+            columns: take_arrays(&self.columns, &rows, None)?,
+            ranks: None,
+            filter: filter.map(|filter| filter.as_boolean().clone()),
+            ranks_memory: self.ranks_memory.new_empty(),
+        }))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::range_agg::order_statistics::OrderStatistic;
-use crate::range_agg::state_tree::AggregatedRows;
+use crate::range_agg::state_tree::{AggregatedRows, CoveredRanges};
 
 /// Results are registered in steps of these bytes: all threads wait for the pool.
 const REGISTERED_AT_A_TIME: usize = 1 << 16;
@@ -179,28 +179,34 @@ impl RangeAccumulator {
             }
             Ok(())
         };
+        let mut wide = 0;
         for runs in runs.chunks(at_a_time.max(1)) {
             let distinct = runs.iter().map(|run| &run[0]);
-            let mut states = match states {
-                Some(states) => states.of_ranges(distinct, check)?,
-                None => vec![],
+            let covered = match states {
+                Some(states) => states.cover(distinct, check)?,
+                None => None,
             };
+            wide += covered.as_ref().map_or(0, CoveredRanges::wide);
             for (i, run) in runs.iter().enumerate() {
                 check()?;
-                let rows = run[0].clone();
-                let mut accumulator = function.function.create_accumulator()?;
-                if let Some(states) = states.get_mut(i).and_then(Option::take) {
-                    states.accumulate(&*self.rows, rows, &mut *accumulator)?;
+                let accumulator = if let Some(covered) = &covered {
+                    covered.accumulate(i)?
                 } else {
+                    let mut accumulator = function.function.create_accumulator()?;
                     let grow = |accumulated| register(bytes + accumulated);
+                    let rows = run[0].clone();
                     self.rows.feed(&mut *accumulator, rows, check, &grow)?;
-                }
+                    accumulator
+                };
                 bytes = take(Some(accumulator))?;
                 for _ in 1..run.len() {
                     bytes = take(None)?;
                 }
                 register(bytes)?;
             }
+        }
+        if states.is_some_and(BlockStates::is_built) {
+            self.metrics.record_block_states(wide);
         }
         Ok(())
     }

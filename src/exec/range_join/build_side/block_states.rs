@@ -15,7 +15,7 @@ use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::range_agg::state_tree::{Blocks, RangeStates, StateTree};
+use crate::range_agg::state_tree::{Blocks, CoveredRanges, StateTree};
 
 /// The states of one call of an aggregate function.
 #[derive(Debug)]
@@ -57,33 +57,39 @@ impl BlockStates {
         })
     }
 
-    /// How many ranges [`Self::of_ranges`] should be asked for at a time.
+    /// How many ranges [`Self::cover`] should be asked for at a time.
     pub(crate) fn ranges_at_a_time(&self) -> usize {
         let built = self.built.get();
         built.map_or(1, |built| built.tree.ranges_at_a_time())
     }
 
-    /// The states that cover each range that is wide.
-    pub(crate) fn of_ranges<'a>(
-        &self,
-        ranges: impl Iterator<Item = &'a Range<usize>>,
+    /// The ranges as the tree covers them. Before it is built, `None` if one range is narrow.
+    pub(crate) fn cover<'a>(
+        &'a self,
+        ranges: impl Iterator<Item = &'a Range<usize>> + Clone,
         check: &(dyn Fn() -> Result<()> + Sync),
-    ) -> Result<Vec<Option<RangeStates>>> {
+    ) -> Result<Option<CoveredRanges<'a>>> {
         if let Some(Registered { tree, .. }) = self.built.get() {
-            let states = tree.of_ranges(ranges)?;
-            let wide = states.iter().flatten().count();
-            self.metrics.record_block_states(wide);
-            return Ok(states);
+            return tree.cover(&*self.rows, ranges, true).map(Some);
         }
-        let workers = Workers::new(1, check);
-        let own_tree = |range: &Range<usize>| {
-            let Some(blocks) = self.blocks.of_range(range) else {
-                return Ok(None);
-            };
-            let tree = StateTree::build(&*self.rows, self.blocks, blocks, workers)?;
-            Ok(tree.of_ranges(std::iter::once(range))?.pop().flatten())
+        let all = ranges.clone().fold(usize::MAX..0, |all, range| {
+            all.start.min(range.start)..all.end.max(range.end)
+        });
+        let mut blocks = ranges.clone().map(|range| self.blocks.of_range(range));
+        if blocks.any(|blocks| blocks.is_none()) {
+            return Ok(None);
+        }
+        let Some(blocks) = self.blocks.of_range(&all) else {
+            return Ok(None);
         };
-        ranges.map(own_tree).collect()
+        let workers = Workers::new(1, check);
+        let tree = StateTree::build(&*self.rows, self.blocks, blocks, workers)?;
+        tree.cover(&*self.rows, ranges, false).map(Some)
+    }
+
+    /// Whether the tree of all rows is built.
+    pub(crate) fn is_built(&self) -> bool {
+        self.built.get().is_some()
     }
 
     fn try_build(&self) -> Result<Registered> {
