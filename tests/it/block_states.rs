@@ -21,7 +21,7 @@ use crate::support::{cpu_session, run, set};
 const WINDOWS: usize = 60;
 
 /// What is computed of each window, and whether states of blocks are merged for it.
-const AGGREGATES: [(&str, bool); 27] = [
+const AGGREGATES: [(&str, bool); 28] = [
     ("stddev(p.v)", true),
     ("stddev_pop(p.i)", true),
     ("var_samp(p.v)", true),
@@ -43,6 +43,7 @@ const AGGREGATES: [(&str, bool); 27] = [
     ("sum(p.i) FILTER (WHERE p.b)", false),
     ("count(DISTINCT p.s) FILTER (WHERE p.k > 5)", true),
     ("sum(DISTINCT p.i % 7)", true),
+    ("median(DISTINCT p.i % 7)", true),
     ("approx_distinct(p.i)", false),
     ("array_agg(p.b)", false),
     ("string_agg(p.s, ',')", false),
