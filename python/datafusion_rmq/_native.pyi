@@ -5,6 +5,7 @@ from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import CapsuleType
 
 __all__ = [
     "DATAFUSION_VERSION",
@@ -52,10 +53,10 @@ class Extension:
     def functions(
         self, owner: object, lend: Callable[[list[list[str]]], list[tuple[list[str], LentTable]]]
     ) -> tuple[
-        list[tuple[str, object]],
-        list[tuple[str, object]],
-        list[tuple[str, object]],
-        list[tuple[str, object]],
+        list[tuple[str, CapsuleType]],
+        list[tuple[str, CapsuleType]],
+        list[tuple[str, CapsuleType]],
+        list[tuple[str, CapsuleType]],
     ]: ...
     def planner(
         self,
@@ -66,9 +67,15 @@ class Extension:
 
 @final
 class Lender:
-    def __new__(cls, session: Session) -> Self: ...
+    @staticmethod
+    def defaults(owner: object) -> tuple[str, str]: ...
     def logical_codec(self, owner: object) -> object: ...
-    def table(self, owner: object, plan: bytes) -> LentTable: ...
+    def table(
+        self,
+        owner: object,
+        plan: bytes,
+        lend: Callable[[list[list[str]]], list[tuple[list[str], LentTable]]],
+    ) -> LentTable: ...
     def add_function(self, owner: object, name: str, call: bytes) -> None: ...
 
 @final
@@ -118,6 +125,7 @@ class Session:
     def tables(self) -> list[str]: ...
     def lend(self) -> int: ...
     def missing_tables(self, sql: str) -> list[list[str]]: ...
+    def lender(self) -> Lender: ...
     def missing_functions(self, sql: str) -> list[str]: ...
     def sql(
         self,

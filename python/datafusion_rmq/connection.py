@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq._native import Frame, Session
 from datafusion_rmq.frames import read_frame
-from datafusion_rmq.owner import Owner
+from datafusion_rmq.owner import Owner, default_schema
 from datafusion_rmq.progress import bar_maker
 from datafusion_rmq.result import Result
 
@@ -56,6 +56,8 @@ class Connection:
         **options: Any,
     ) -> None:
         self._frames = frames
+        if session is not None:
+            options = {**default_schema(session), **options}
         self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
         self._owner = None if session is None else Owner.of(self._open, session)
 

@@ -28,6 +28,10 @@ __all__ = ["Extension", "Options"]
 
 _CODEC_ID = "datafusion_rmq"
 
+# DataFusion 55 loses the columns of a relation without rows when a plan crosses. These rules make one; they are applied
+# again by the session of the extension.
+_RULES = ("eliminate_filter", "eliminate_limit", "eliminate_join", "propagate_empty_relation")
+
 
 class Extension:
     """What `SessionContext.with_extensions` takes, so that queries of the session use range joins.
@@ -51,6 +55,8 @@ class Extension:
         )
 
     def __datafusion_session_planner__(self, ctx: "SessionContext", fallback: object) -> object:
+        for rule in _RULES:
+            ctx.remove_optimizer_rule(rule)
         # The session keeps its planner and functions, which must not keep the session.
         owner = Owner(self._native.lender(), weakref.ref(ctx))
         scalars, aggregates, windows, tables = self._native.functions(ctx, owner.lend)

@@ -8,7 +8,7 @@ from datafusion_rmq._native import DATAFUSION_VERSION, LentTable, Lender, Sessio
 if TYPE_CHECKING:
     from datafusion import SessionContext
 
-__all__ = ["LogicalCodec", "Owner", "check_datafusion"]
+__all__ = ["LogicalCodec", "Owner", "check_datafusion", "default_schema"]
 
 
 def check_datafusion(what: str) -> None:
@@ -28,6 +28,17 @@ def check_datafusion(what: str) -> None:
         )
 
 
+def default_schema(ctx: "SessionContext") -> dict[str, str]:
+    """The options for a connection whose names without a catalog or schema mean what they mean in `ctx`."""
+    check_datafusion("session=")
+    from datafusion import SessionContext
+
+    if not isinstance(ctx, SessionContext):
+        raise TypeError(f"session={ctx!r}: a datafusion.SessionContext is needed")
+    catalog, schema = Lender.defaults(ctx)
+    return {"default_catalog": catalog, "default_schema": schema}
+
+
 class LogicalCodec:
     """A codec as a session takes it."""
 
@@ -42,9 +53,13 @@ class LogicalCodec:
 class Owner:
     """A session of the package `datafusion` that lends its tables and functions."""
 
-    def __init__(self, lender: Lender, ctx: "Callable[[], SessionContext | None]") -> None:
-        """`ctx` returns the session, which has the lender's codec, or None if it is gone."""
+    def __init__(
+        self, lender: Lender, ctx: "Callable[[], SessionContext | None]", defaults: tuple[str, str] = ("datafusion", "public")
+    ) -> None:
+        """`ctx` returns the session, which has the lender's codec, or None if it is gone. `defaults` are the catalog and
+        the schema of names without one in the session that borrows."""
         self._lender = lender
+        self._defaults = defaults
         self._ctx = ctx
         # Tables by name, with the bytes of their definitions. The same object has the same indexes.
         self._known: dict[str, tuple[bytes, LentTable]] = {}
@@ -52,16 +67,12 @@ class Owner:
     @classmethod
     def of(cls, session: Session, ctx: "SessionContext") -> "Owner":
         """What lends tables of `ctx` to `session`."""
-        check_datafusion("session=")
-        from datafusion import SessionContext
-
-        if not isinstance(ctx, SessionContext):
-            raise TypeError(f"session={ctx!r}: a datafusion.SessionContext is needed")
-        lender = Lender(session)
+        lender = session.lender()
+        defaults = Lender.defaults(ctx)
         # Not that of an extension, which the session may have, too.
         codec = LogicalCodec("datafusion_rmq.lender", lender.logical_codec(ctx))
         lending = ctx.with_logical_extension_codec(codec)
-        return cls(lender, lambda: lending)
+        return cls(lender, lambda: lending, defaults)
 
     def lend(self, names: list[list[str]]) -> list[tuple[list[str], LentTable]]:
         """Those of the tables with names of these parts that the session has."""
@@ -71,11 +82,19 @@ class Owner:
     def table(self, parts: list[str]) -> LentTable | None:
         """The table of a name of these parts, or None."""
         ctx = self._session()
+        defaults = Lender.defaults(ctx)
+        if len(parts) < 3 and defaults != self._defaults:
+            raise ValueError(
+                f"table {'.'.join(parts)}: names without a catalog and schema are of {'.'.join(self._defaults)} here, and of "
+                f"{'.'.join(defaults)} in the session; write catalog, schema and table"
+            )
         name = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
         try:
             exists = ctx.table_exist(name)
-        except Exception:
+        except Exception as error:
             # It has no such catalog or schema.
+            if "failed to resolve" not in str(error):
+                raise
             exists = False
         if not exists:
             return None
@@ -83,7 +102,7 @@ class Owner:
         known = self._known.get(name)
         if known is not None and known[0] == plan:
             return known[1]
-        table = self._lender.table(ctx, plan)
+        table = self._lender.table(ctx, plan, self.lend)
         if table.is_definition:
             self._known[name] = (plan, table)
         return table

@@ -14,6 +14,7 @@ mod adbc;
 mod canonical_nans;
 mod errors;
 mod ffi;
+mod foreign_exec;
 mod frame;
 mod gather;
 mod lent;
@@ -40,7 +41,11 @@ mod _native {
         DatabaseError, Error, NotSupportedError, OperationalError, ProgrammingError,
     };
     #[pymodule_export]
-    use crate::ffi::{Extension, Lender, LentTable};
+    use crate::ffi::Extension;
+    #[pymodule_export]
+    use crate::ffi::lender::Lender;
+    #[pymodule_export]
+    use crate::ffi::lent_table::LentTable;
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]

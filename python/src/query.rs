@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow::compute::cast;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -16,7 +17,9 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::ExplainOption;
 use datafusion::physical_plan::common::collect;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use futures::StreamExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -101,10 +104,12 @@ impl Query {
         let known = Arc::clone(&running);
         let rows = async move {
             let context = Arc::new(frame.task_ctx());
+            let declared = Arc::clone(frame.schema().inner());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
             collect(running_query(
                 Arc::clone(known.get_or_init(|| plan)),
+                declared,
                 context,
                 gather,
             )?)
@@ -164,9 +169,10 @@ impl Query {
         let (frame, gather) = (self.frame.clone(), self.gather.clone());
         let stream = run(py, async move {
             let context = Arc::new(frame.task_ctx());
+            let declared = Arc::clone(frame.schema().inner());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
-            running_query(plan, context, gather)
+            running_query(plan, declared, context, gather)
         })?;
         let reader = Running::new(self.schema(), stream, None);
         capsule(py, Box::new(reader), requested_schema)
@@ -253,15 +259,35 @@ impl Query {
 /// The rows of a plan, as those of the result.
 fn running_query(
     plan: Arc<dyn ExecutionPlan>,
+    declared: SchemaRef,
     context: Arc<TaskContext>,
     gather: Option<Arc<Gather>>,
 ) -> Result<SendableRecordBatchStream> {
     let threads = context.session_config().target_partitions();
-    let rows = execute_stream(plan, context)?;
+    let rows = with_types(execute_stream(plan, context)?, declared);
     Ok(match gather {
         Some(gather) => gather.applied(rows, threads),
         None => rows,
     })
+}
+
+/// The rows with the types that the statement declares. Of some unions of counts the plan has others, which readers of
+/// Arrow's C stream would take for those of its schema.
+fn with_types(rows: SendableRecordBatchStream, declared: SchemaRef) -> SendableRecordBatchStream {
+    let (fields, planned) = (declared.fields().iter(), rows.schema());
+    let mut fields = fields.zip(planned.fields());
+    if fields.all(|(declared, planned)| declared.data_type() == planned.data_type()) {
+        return rows;
+    }
+    let schema = Arc::clone(&declared);
+    let cast = rows.map(move |batch| {
+        let batch = batch?;
+        let columns = batch.columns().iter().zip(declared.fields());
+        let columns = columns.map(|(column, field)| cast(column, field.data_type()));
+        let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
+        Ok(RecordBatch::try_new(Arc::clone(&declared), columns)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, cast))
 }
 
 fn from_arrow(error: ArrowError) -> PyErr {

@@ -17,7 +17,8 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::from_datafusion;
-use crate::ffi::LentTable;
+use crate::ffi::lender::Lender;
+use crate::ffi::lent_table::LentTable;
 use crate::frame::Frame;
 use crate::gather::{Gather, Shown};
 use crate::lent;
@@ -34,7 +35,7 @@ type ShownColumns<'py> = (Vec<Shown>, Vec<(usize, PyRef<'py, Frame>)>);
 /// A session.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
 pub struct Session {
-    pub shared: Arc<Shared>,
+    shared: Arc<Shared>,
 }
 
 #[pymethods]
@@ -143,6 +144,11 @@ impl Session {
         })
     }
 
+    /// What reads tables and functions of a session of the package `datafusion` for this one.
+    fn lender(&self) -> Lender {
+        Lender::new(Arc::clone(&self.shared))
+    }
+
     /// The functions that a statement names and the session does not have.
     fn missing_functions(&self, sql: &str) -> PyResult<Vec<String>> {
         let state = self.shared.ctx.state();
@@ -177,10 +183,11 @@ impl Session {
         let params = params.map(params::values).transpose()?;
         let frames = frames
             .into_iter()
-            .map(|(name, frame)| Ok((TableReference::bare(name), frame.table()?)))
-            .chain(lent.into_iter().map(|(name, lent)| lent.named(name)))
-            .collect::<Result<Frames>>()
-            .map_err(from_datafusion)?;
+            .map(|(name, frame)| Ok(vec![(TableReference::bare(name), frame.table()?)]))
+            .chain(lent.into_iter().map(|(name, lent)| lent.frames(name)))
+            .collect::<Result<Vec<Frames>>>()
+            .map_err(from_datafusion)?
+            .concat();
         let shown = shown.map(|(columns, numbered)| {
             let numbered = numbered.into_iter().map(|(number, frame)| {
                 let batches = Arc::clone(&frame.batches);

@@ -18,6 +18,7 @@ use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
+use crate::foreign_exec::HideForeignPlans;
 use crate::ordered_categories::OrderedCategories;
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
@@ -92,15 +93,16 @@ impl Shared {
         }
         let mut analyzer = Analyzer::default();
         analyzer.rules.insert(0, Arc::new(OrderedCategories));
-        let state = SessionStateBuilder::new()
+        let mut state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime.build_arc()?)
             .with_analyzer_rules(analyzer.rules)
             .with_default_features()
             .with_rmq()
-            .with_physical_optimizer_rule(Arc::new(MergeRuns))
-            .build();
-        let ctx = SessionContext::new_with_state(state);
+            .with_physical_optimizer_rule(Arc::new(MergeRuns));
+        let rules = state.physical_optimizers().get_or_insert_default();
+        rules.rules.insert(0, Arc::new(HideForeignPlans));
+        let ctx = SessionContext::new_with_state(state.build());
         // In the order of their names, since a cache has a time to live only where it has a limit.
         for (name, value) in settings {
             // Planning it sets it.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use datafusion::common::{Result, TableReference};
+use datafusion::common::{Column, Result, TableReference};
 use datafusion::execution::SessionState;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
@@ -78,22 +78,16 @@ impl Names<'_> {
 
     /// Adds the table of `'table.column'`.
     fn add_column(&mut self, text: Option<String>) {
-        // Parsed as a table, the last two parts of the name are the schema and the table.
-        match text.map(TableReference::from) {
-            Some(TableReference::Partial { schema, .. }) => {
-                self.tables.insert(TableReference::Bare { table: schema });
+        let options = &self.state.config_options().sql_parser;
+        let column = text.map(|text| {
+            if options.enable_ident_normalization {
+                Column::from_qualified_name(text)
+            } else {
+                Column::from_qualified_name_ignore_case(text)
             }
-            Some(TableReference::Full {
-                catalog, schema, ..
-            }) => {
-                let table = TableReference::Partial {
-                    schema: catalog,
-                    table: schema,
-                };
-                self.tables.insert(table);
-            }
-            Some(TableReference::Bare { .. }) | None => {}
-        }
+        });
+        self.tables
+            .extend(column.and_then(|column| column.relation));
     }
 
     /// Adds the tables of a text that can be in FROM.

@@ -566,3 +566,15 @@ def test_wrong_types_of_arguments_are_no_bug(call):
     with pytest.raises(rmq.ProgrammingError, match=r"^Error during planning: No function matches .*\((Boolean|Date32)\)'") as raised:
         rmq.connect().sql(f"SELECT {call}").fetchall()
     assert "bug" not in str(raised.value)
+
+
+def test_types_are_those_of_the_schema():
+    # DataFusion's plan of this union has decimals, and its schema integers.
+    con = rmq.connect()
+    con.sql("CREATE TABLE o (id BIGINT) AS VALUES (1), (2)")
+    con.sql("CREATE TABLE q (id BIGINT, x DOUBLE) AS VALUES (1, 1.5), (2, 2.5)")
+    counts = con.sql("SELECT (SELECT regr_count(q.x, q.x) FROM q WHERE q.id <= o.id) AS n FROM o UNION ALL SELECT 7")
+    for table in (counts.to_arrow(), pa.table(counts.stream())):
+        table.validate(full=True)
+        assert sorted(table["n"].to_pylist()) == [1, 2, 7]
+    assert sorted(counts.fetchall()) == [(1,), (2,), (7,)]

@@ -1,5 +1,5 @@
 //! The capsules by which the library of the package `datafusion` passes structures of `DataFusion`'s foreign function
-//! interface. This file has the only unsafe code of the crate.
+//! interface. This file has the only unsafe code of the crate, besides the export of the ADBC driver.
 
 use std::ffi::CStr;
 
@@ -108,4 +108,10 @@ pub fn read<T: Content>(capsule: &Bound<'_, PyAny>) -> PyResult<T> {
         }
     }
     Ok(content)
+}
+
+/// What gives the owner's task contexts to codecs.
+pub fn task_contexts(owner: &Bound<'_, PyAny>) -> PyResult<FFI_TaskContextProvider> {
+    let provider = owner.call_method0("__datafusion_task_context_provider__")?;
+    read(&provider)
 }

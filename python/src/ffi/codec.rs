@@ -9,12 +9,17 @@ use datafusion::common::{Result, TableReference, not_impl_err};
 use datafusion::execution::{SessionState, TaskContext};
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 
+use crate::ffi::capsules::{self, task_contexts};
 use crate::ffi::functions::LentRangeFunction;
 use crate::ffi::numbers::Numbers;
 use crate::ffi::owned_plan::OwnedPlan;
+use crate::runtime::handle;
 
 /// How the bytes of a function begin that both libraries have, and is meant by its name.
 const KNOWN: &[u8] = b"rmq name";
@@ -166,4 +171,14 @@ impl PhysicalExtensionCodec for NumberCodec {
         self.plans.write(plan, bytes);
         Ok(())
     }
+}
+
+/// The capsule of a codec of logical plans, for an owner.
+pub fn logical_codec<'py>(
+    codec: &Arc<NumberCodec>,
+    owner: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let (provider, runtime) = (task_contexts(owner)?, handle(owner.py())?);
+    let codec = FFI_LogicalExtensionCodec::new(Arc::clone(codec) as _, Some(runtime), provider);
+    capsules::write(owner.py(), codec)
 }

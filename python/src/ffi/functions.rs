@@ -1,7 +1,7 @@
 //! The functions of this extension in the owner's session.
 //!
-//! Range functions and table functions name tables of the owner by texts, from which their types follow. So the owner is
-//! asked for these tables while it plans. Calls are planned by `ForeignPlanner`, as those of all other functions.
+//! Range functions and table functions name tables of the owner by texts, from which their types follow. So the owner
+//! is asked for these tables while it plans. Calls are planned by `OwnerPlanner`, as those of all other functions.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::catalog::{TableFunction, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::execution::SessionState;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{
@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 use datafusion_rmq::RangeFunction;
 
 use crate::ffi::lending::Lending;
-use crate::ffi::planner::with_options;
+use crate::ffi::options::with_options;
 
 /// Functions of this extension that `DataFusion` does not have, by name.
 #[derive(Debug, Clone)]
@@ -88,20 +88,16 @@ pub fn range_calls(plan: &LogicalPlan) -> Result<Option<String>> {
     Ok((!calls.is_empty()).then(|| format!("SELECT {}", calls.join(", "))))
 }
 
-/// The plan with the session's range functions in place of the lent ones.
-pub fn with_session_functions(plan: LogicalPlan) -> Result<LogicalPlan> {
+/// The plan with the session's range functions in place of the lent ones, which another session may have lent.
+pub fn with_session_functions(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let plan = plan.transform_down_with_subqueries(|node| {
         node.map_expressions(|expr| {
             expr.transform(|expr| match expr {
-                Expr::ScalarFunction(mut call) => {
-                    let lent = call.func.inner().downcast_ref::<LentRangeFunction>();
-                    let function = lent.map(|lent| Arc::clone(&lent.function));
-                    let is_lent = function.is_some();
-                    if let Some(function) = function {
-                        call.func = function;
+                Expr::ScalarFunction(mut call) if call.func.inner().is::<LentRangeFunction>() => {
+                    if let Some(function) = state.scalar_functions().get(call.name()) {
+                        call.func = Arc::clone(function);
                     }
-                    let expr = Expr::ScalarFunction(call);
-                    Ok(Transformed::new(expr, is_lent, TreeNodeRecursion::Continue))
+                    Ok(Transformed::yes(Expr::ScalarFunction(call)))
                 }
                 expr => Ok(Transformed::no(expr)),
             })
@@ -177,12 +173,13 @@ impl ScalarUDFImpl for LentRangeFunction {
 
     fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
         let column = args.scalar_arguments.first().copied().flatten();
-        let Some(Some(column)) = column.and_then(|column| column.try_as_str()) else {
+        let Some(Some(column)) = column.and_then(ScalarValue::try_as_str) else {
             return self.function.return_field_from_args(args);
         };
         let statement = format!("SELECT {}({})", self.name(), quoted(column));
+        let frames = self.lending.frames(&statement)?;
         self.lending
-            .with_frames(&statement, || self.function.return_field_from_args(args))
+            .with_frames(&frames, || self.function.return_field_from_args(args))
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -224,7 +221,8 @@ impl TableFunctionImpl for LentTableFunction {
         let state = self.lending.shared().ctx.state();
         let state = with_options(state, args.session().config())?;
         let exprs = args.exprs();
-        self.lending.with_frames(&statement, || {
+        let frames = self.lending.frames(&statement)?;
+        self.lending.with_frames(&frames, || {
             let args = TableFunctionArgs::new(exprs, &state);
             self.function.create_table_provider_with_args(args)
         })

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use datafusion::catalog::TableProvider;
-use datafusion::common::{Result, TableReference, plan_err};
+use datafusion::common::{Result, plan_err};
 use datafusion::datasource::{ViewTable, source_as_provider};
 use datafusion::error::DataFusionError;
+use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, WindowFunctionDefinition};
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
-use datafusion_ffi::table_provider::ForeignTableProvider;
 use datafusion_proto::bytes::logical_plan_from_bytes_with_extension_codec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::logical_plan::from_proto::parse_expr;
@@ -21,43 +20,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::errors::from_datafusion;
-use crate::ffi::codec::NumberCodec;
-use crate::ffi::{capsules, logical_codec};
-use crate::session::Session;
+use crate::ffi::capsules::{self, task_contexts};
+use crate::ffi::codec::{NumberCodec, logical_codec};
+use crate::ffi::functions::{range_calls, with_session_functions};
+use crate::ffi::lending::Lending;
+use crate::ffi::lent_table::LentTable;
 use crate::shared::{BorrowedFunction, Shared};
-
-/// A table of another session.
-#[pyclass(frozen, module = "datafusion_rmq._native")]
-pub struct LentTable {
-    table: Arc<dyn TableProvider>,
-}
-
-#[pymethods]
-impl LentTable {
-    /// Whether it is a definition, from which this library reads the table, so that it can be used until the
-    /// definition changes.
-    #[getter]
-    fn is_definition(&self) -> bool {
-        !self.table.is::<ForeignTableProvider>() && !self.table.is::<ViewTable>()
-    }
-}
-
-impl LentTable {
-    /// The table by a name of these parts.
-    pub fn named(&self, parts: Vec<String>) -> Result<(TableReference, Arc<dyn TableProvider>)> {
-        let name = match <[String; 1]>::try_from(parts) {
-            Ok([table]) => TableReference::bare(table),
-            Err(parts) => match <[String; 2]>::try_from(parts) {
-                Ok([schema, table]) => TableReference::partial(schema, table),
-                Err(parts) => match <[String; 3]>::try_from(parts) {
-                    Ok([catalog, schema, table]) => TableReference::full(catalog, schema, table),
-                    Err(parts) => return plan_err!("no table has the name {}", parts.join(".")),
-                },
-            },
-        };
-        Ok((name, Arc::clone(&self.table)))
-    }
-}
 
 /// A session of the package `datafusion` as a lender.
 #[pyclass(frozen, module = "datafusion_rmq._native")]
@@ -66,14 +34,26 @@ pub struct Lender {
     pub codec: Arc<NumberCodec>,
 }
 
-#[pymethods]
 impl Lender {
     /// What lends to a session.
-    #[new]
-    fn new(session: &Session) -> Self {
-        let shared = Arc::clone(&session.shared);
+    pub fn new(shared: Arc<Shared>) -> Self {
         let codec = Arc::new(NumberCodec::new(&shared.ctx.state()));
         Self { shared, codec }
+    }
+}
+
+#[pymethods]
+impl Lender {
+    /// The catalog and schema of names without one in a session of the package `datafusion`.
+    #[staticmethod]
+    fn defaults(owner: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
+        let context = (&task_contexts(owner)?).try_into();
+        let context: Arc<TaskContext> = context.map_err(from_datafusion)?;
+        let catalog = &context.session_config().options().catalog;
+        Ok((
+            catalog.default_catalog.clone(),
+            catalog.default_schema.clone(),
+        ))
     }
 
     /// The capsule of the codec that the owner's plans are written with.
@@ -81,12 +61,11 @@ impl Lender {
         logical_codec(&self.codec, owner)
     }
 
-    /// The table that a plan scans, which the owner has written.
-    #[expect(clippy::unused_self, reason = "the codec is among those of the owner")]
-    fn table(&self, owner: &Bound<'_, PyAny>, plan: &[u8]) -> PyResult<LentTable> {
+    /// The table that a plan scans, which the owner has written. `lend` returns other tables.
+    fn table(&self, owner: &Bound<'_, PyAny>, plan: &[u8], lend: Py<PyAny>) -> PyResult<LentTable> {
         let codec = codec_of(owner)?;
-        let table = table(plan, &self.shared, codec.as_ref()).map_err(from_datafusion)?;
-        Ok(LentTable { table })
+        let lending = Lending::new(Arc::clone(&self.shared), lend);
+        table(plan, &lending, codec.as_ref()).map_err(from_datafusion)
     }
 
     /// Registers the function of a call, which the owner has written.
@@ -105,25 +84,38 @@ fn codec_of(owner: &Bound<'_, PyAny>) -> PyResult<Arc<dyn LogicalExtensionCodec>
     Ok((&codec).into())
 }
 
-fn table(
-    plan: &[u8],
-    shared: &Shared,
-    codec: &dyn LogicalExtensionCodec,
-) -> Result<Arc<dyn TableProvider>> {
-    let context = shared.ctx.task_ctx();
+fn table(plan: &[u8], lending: &Lending, codec: &dyn LogicalExtensionCodec) -> Result<LentTable> {
+    let context = lending.shared().ctx.task_ctx();
     let plan = logical_plan_from_bytes_with_extension_codec(plan, &context, codec)?;
-    if let LogicalPlan::TableScan(scan) = &plan
-        && scan.filters.is_empty()
-        && scan.fetch.is_none()
-    {
+    if let LogicalPlan::TableScan(scan) = &plan {
         let table = source_as_provider(&scan.source)?;
+        if let Some(view) = table.downcast_ref::<ViewTable>() {
+            return lent_view(view, lending);
+        }
         let columns = table.schema().fields().len();
         let has_all = |columns_read: &Vec<usize>| columns_read.iter().copied().eq(0..columns);
-        if scan.projection.as_ref().is_none_or(has_all) {
-            return Ok(table);
+        let is_whole = scan.filters.is_empty() && scan.fetch.is_none();
+        if is_whole && scan.projection.as_ref().is_none_or(has_all) {
+            let named = vec![];
+            return Ok(LentTable::new(table, named));
         }
     }
-    Ok(Arc::new(ViewTable::new(plan, None)))
+    lent_view(&ViewTable::new(plan, None), lending)
+}
+
+/// A view, with the tables that its range functions name.
+fn lent_view(view: &ViewTable, lending: &Lending) -> Result<LentTable> {
+    let (plan, definition) = (view.logical_plan().clone(), view.definition().cloned());
+    let (plan, named) = match range_calls(&plan)? {
+        None => (plan, vec![]),
+        Some(statement) => {
+            let (named, state) = (lending.frames(&statement)?, lending.shared().ctx.state());
+            let plan = lending.with_frames(&named, || with_session_functions(plan, &state))?;
+            (plan, named)
+        }
+    };
+    let table = Arc::new(ViewTable::new(plan, definition));
+    Ok(LentTable::new(table, named))
 }
 
 fn function(

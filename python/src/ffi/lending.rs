@@ -1,15 +1,19 @@
 //! How the library asks the owner for tables while a statement of the owner is planned.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
 use pyo3::prelude::*;
 
-use crate::ffi::lender::LentTable;
+use crate::ffi::lent_table::LentTable;
 use crate::runtime::handle;
 use crate::shared::{Frames, Shared};
 use crate::table_names::Names;
+
+/// Threads that ask for tables at a time. A view that reads itself would begin one after another.
+const MOST: usize = 200;
 
 /// The owner of a session, and the session that it lends to.
 #[derive(Clone)]
@@ -37,38 +41,61 @@ impl Lending {
             Python::try_attach(|py| {
                 let lent = self.lend.bind(py).call1((names,))?;
                 let lent: Vec<(Vec<String>, PyRef<'_, LentTable>)> = lent.extract()?;
-                Ok(lent
-                    .into_iter()
-                    .map(|(name, table)| table.named(name))
-                    .collect())
+                let frames = lent.into_iter().map(|(name, table)| table.frames(name));
+                Ok(frames
+                    .collect::<Result<Vec<_>>>()
+                    .map(|frames| frames.concat()))
             })
         };
         let lent: PyResult<Result<Frames>> = elsewhere(lent)?.ok_or_else(stopped)?;
         lent.map_err(|error| DataFusionError::External(Box::new(error)))?
     }
 
-    /// Does `work` with the tables of the owner that a statement names.
+    /// Does `work` with these tables of the owner.
     pub fn with_frames<T: Send>(
         &self,
-        statement: &str,
+        frames: &Frames,
         work: impl FnOnce() -> Result<T> + Send,
     ) -> Result<T> {
-        let frames = self.frames(statement)?;
         let runtime = Python::try_attach(handle).and_then(Result::ok);
         let runtime = runtime.ok_or_else(stopped)?;
-        elsewhere(|| runtime.block_on(self.shared.with_frames(&frames, async { work() })))?
+        elsewhere(|| runtime.block_on(self.shared.with_frames(frames, async { work() })))?
     }
 }
 
 /// Does `work` on another thread. This one may be in the runtime of the owner's library, which does not enter it twice,
 /// or hold the interpreter's lock.
 fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    let _working = Working::try_new()?;
     thread::scope(|scope| {
         let working = scope.spawn(work);
         let ended = Python::try_attach(|py| py.detach(|| working.join()));
         let ended = ended.ok_or_else(stopped)?;
         ended.map_err(|_| exec_datafusion_err!("planning panicked"))
     })
+}
+
+/// One of the threads of [`elsewhere`].
+struct Working;
+
+static WORKING: AtomicUsize = AtomicUsize::new(0);
+
+impl Working {
+    fn try_new() -> Result<Self> {
+        let working = Self;
+        if WORKING.fetch_add(1, Ordering::Relaxed) >= MOST {
+            return plan_err!(
+                "views whose range functions name views nest too deeply; does one read itself?"
+            );
+        }
+        Ok(working)
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        WORKING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn stopped() -> DataFusionError {

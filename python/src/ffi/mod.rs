@@ -3,20 +3,22 @@
 //!
 //! ```text
 //!   owner: SessionContext of datafusion            here
-//!     logical plan, optimized ── bytes ──▶ ForeignPlanner: the plan of a session of ours, or of the planner before
+//!     logical plan, optimized ── bytes ──▶ OwnerPlanner: the plan of a session of ours, or of the planner before
 //!     FFI_ExecutionPlan       ◀── number ──  OwnedPlan
 //!       rows of the result    ◀── Arrow ──     executed by our runtime
 //!       scans of its tables   ── Arrow ──▶
 //! ```
 //!
-//! Both libraries are in one process. So tables, functions and plans cross as they are, in place of bytes: `numbers.rs`.
+//! Both libraries are in one process. So tables, functions and plans cross as numbers, in place of bytes: `numbers.rs`.
 
 mod capsules;
 mod codec;
 mod functions;
-mod lender;
+pub mod lender;
 mod lending;
+pub mod lent_table;
 mod numbers;
+mod options;
 mod owned_plan;
 mod planner;
 
@@ -25,7 +27,6 @@ use std::sync::Arc;
 
 use datafusion::logical_expr::ScalarUDF;
 use datafusion_ffi::config::extension_options::FFI_ExtensionOptions;
-use datafusion_ffi::execution::FFI_TaskContextProvider;
 use datafusion_ffi::proto::logical_extension_codec::FFI_LogicalExtensionCodec;
 use datafusion_ffi::proto::physical_extension_codec::FFI_PhysicalExtensionCodec;
 use datafusion_ffi::query_planner::FFI_QueryPlanner;
@@ -36,12 +37,12 @@ use datafusion_ffi::udwf::FFI_WindowUDF;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-pub use crate::ffi::lender::{Lender, LentTable};
-
-use crate::ffi::codec::NumberCodec;
+use crate::ffi::capsules::task_contexts;
+use crate::ffi::codec::{NumberCodec, logical_codec};
 use crate::ffi::functions::{LentRangeFunction, LentTableFunction, OwnFunctions};
+use crate::ffi::lender::Lender;
 use crate::ffi::lending::Lending;
-use crate::ffi::planner::ForeignPlanner;
+use crate::ffi::planner::OwnerPlanner;
 use crate::runtime::{handle, run};
 use crate::shared::Shared;
 
@@ -106,9 +107,9 @@ impl Extension {
         let py = owner.py();
         let lending = Lending::new(Arc::clone(&self.shared), lend);
         let scalars = self.functions.scalars.iter().map(|(name, function)| {
-            let lent = LentRangeFunction::new(Arc::clone(function), lending.clone());
-            let lent = FFI_ScalarUDF::from(Arc::new(ScalarUDF::from(lent)));
-            Ok((name.clone(), capsules::write(py, lent)?))
+            let function = LentRangeFunction::new(Arc::clone(function), lending.clone());
+            let function = FFI_ScalarUDF::from(Arc::new(ScalarUDF::from(function)));
+            Ok((name.clone(), capsules::write(py, function)?))
         });
         let aggregates = self.functions.aggregates.iter().map(|(name, function)| {
             let function = FFI_AggregateUDF::from(Arc::clone(function));
@@ -120,11 +121,11 @@ impl Extension {
         });
         let (provider, runtime) = (task_contexts(owner)?, handle(py)?);
         let tables = self.functions.tables.iter().map(|(name, function)| {
-            let lent = LentTableFunction::new(Arc::clone(function), lending.clone());
+            let function = LentTableFunction::new(Arc::clone(function), lending.clone());
             let codec = Some(Arc::clone(&self.codec) as _);
             let (runtime, provider) = (Some(runtime.clone()), provider.clone());
-            let lent = FFI_TableFunction::new(Arc::new(lent), runtime, provider, codec);
-            Ok((name.clone(), capsules::write(py, lent)?))
+            let function = FFI_TableFunction::new(Arc::new(function), runtime, provider, codec);
+            Ok((name.clone(), capsules::write(py, function)?))
         });
         Ok((
             scalars.collect::<PyResult<_>>()?,
@@ -148,29 +149,14 @@ impl Extension {
         let physical = codec("__datafusion_physical_extension_codec__")?;
         let physical: FFI_PhysicalExtensionCodec = capsules::read(&physical)?;
         let fallback: FFI_QueryPlanner = capsules::read(fallback)?;
-        let planner = Arc::new(ForeignPlanner {
+        let planner = Arc::new(OwnerPlanner {
             lending: Lending::new(Arc::clone(&self.shared), lend),
             functions: self.functions.clone(),
             fallback: (&fallback).into(),
             runtime: handle(owner.py())?,
+            process: std::process::id(),
         });
         let planner = FFI_QueryPlanner::new_with_ffi_codecs(planner, logical, physical);
         capsules::write(owner.py(), planner)
     }
-}
-
-/// The capsule of a codec of logical plans, for an owner.
-fn logical_codec<'py>(
-    codec: &Arc<NumberCodec>,
-    owner: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyCapsule>> {
-    let (provider, runtime) = (task_contexts(owner)?, handle(owner.py())?);
-    let codec = FFI_LogicalExtensionCodec::new(Arc::clone(codec) as _, Some(runtime), provider);
-    capsules::write(owner.py(), codec)
-}
-
-/// What gives the owner's task contexts to codecs.
-fn task_contexts(owner: &Bound<'_, PyAny>) -> PyResult<FFI_TaskContextProvider> {
-    let provider = owner.call_method0("__datafusion_task_context_provider__")?;
-    capsules::read(&provider)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::{Result, exec_err};
 
 /// How long something waits for its reader, which in a query comes at once.
-const LIFETIME: Duration = Duration::from_secs(60);
+const LIFETIME: Duration = Duration::from_mins(1);
 
 /// How the bytes begin, with what no other process has.
 static START: LazyLock<[u8; 16]> = LazyLock::new(|| {
@@ -78,13 +78,12 @@ impl<T> Numbers<T> {
             .things
             .iter()
             .position(|(known, ..)| *known == number);
-        match place.and_then(|place| waiting.things.remove(place)) {
-            Some((.., thing)) => Ok(thing),
-            None => exec_err!(
-                "{what} crosses from one library to the other as a number, which can be read once and within {} s: plan the \
-                 query again",
-                LIFETIME.as_secs()
-            ),
+        if let Some((.., thing)) = place.and_then(|place| waiting.things.remove(place)) {
+            return Ok(thing);
         }
+        exec_err!(
+            "{what} crosses from one library to the other as a number, which can be read once and within a minute: plan the \
+             query again"
+        )
     }
 }

@@ -1,10 +1,11 @@
 //! A plan of ours in another library: it is executed with our session's context, by our threads.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{Result, Statistics, exec_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
@@ -12,7 +13,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 
 /// Batches that a partition may be ahead of its reader.
@@ -92,8 +93,7 @@ impl ExecutionPlan for OwnedPlan {
         let mut rows = RecordBatchReceiverStream::builder(self.plan.schema(), AHEAD);
         let (plan, context, output) =
             (Arc::clone(&self.plan), Arc::clone(&self.context), rows.tx());
-        // A task of its own, because a panic must not reach the other library.
-        rows.spawn(async move {
+        let work = async move {
             let mut batches = plan.execute(partition, context)?;
             while let Some(batch) = batches.next().await {
                 let ends = batch.is_err();
@@ -102,6 +102,12 @@ impl ExecutionPlan for OwnedPlan {
                 }
             }
             Ok(())
+        };
+        // A panic must not reach the other library: it would end the process.
+        let work = AssertUnwindSafe(work).catch_unwind();
+        rows.spawn(async move {
+            let ended = work.await;
+            ended.unwrap_or_else(|_| exec_err!("the query panicked; the error output says where"))
         });
         Ok(rows.build())
     }
