@@ -10,7 +10,7 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use rmq_testing::{Random, runs};
 
@@ -351,5 +351,34 @@ async fn frames_are_merged() {
         );
         let (found, _) = answers(&ctx, &frames).await;
         assert_eq!(found, answers(&plain, &pairs).await.0, "{frames}");
+    }
+}
+
+/// A join with GROUP BY of narrow windows, or of aggregates whose states list values, stays a join of pairs.
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_of_few_pairs_stay() {
+    let ctx = cpu_session();
+    for sql in [
+        "CREATE TABLE p AS SELECT value * 7919 % 100000 AS k, value % 7 AS s, (value * 31 % 1009)::DOUBLE AS v FROM range(0, 100000)",
+        "CREATE TABLE q AS SELECT value AS id, value % 7 AS s, value * 90 AS a FROM range(0, 1000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    for on in ["", "p.s = q.s AND "] {
+        for (width, aggregate, merges) in [
+            (10, "stddev(p.v)", false),
+            (30_000, "stddev(p.v)", true),
+            (30_000, "approx_median(p.v)", true),
+            (30_000, "count(DISTINCT p.v)", false),
+            (10, "min(p.v), stddev(p.v)", true),
+        ] {
+            let sql = format!(
+                "SELECT q.id, {aggregate} FROM q JOIN p ON {on}p.k BETWEEN q.a AND q.a + {width} GROUP BY q.id"
+            );
+            let plan = ctx.sql(&sql).await.expect(&sql);
+            let plan = plan.create_physical_plan().await.expect(&sql);
+            let text = displayable(plan.as_ref()).indent(false).to_string();
+            assert_eq!(text.contains("state of"), merges, "{sql}: {text}");
+        }
     }
 }

@@ -117,8 +117,8 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "may end in an error",
         ),
         (
-            format!("SELECT q.id, stddev(p.v) {join} GROUP BY q.id"),
-            "all of its aggregates read every row: state of stddev",
+            format!("SELECT q.id, array_agg(p.v) {join} GROUP BY q.id"),
+            "all of its aggregates read every row: state of array_agg",
         ),
         (
             "SELECT id, (SELECT median(v + q.a) FROM p WHERE k BETWEEN q.a AND q.b) FROM q".into(),

@@ -141,6 +141,8 @@ pub(super) struct Joined {
     pub(super) merges: Vec<Expr>,
     /// The values of the query's aggregates for a group.
     pub(super) values: Vec<Expr>,
+    /// Whether accumulators compute all aggregates, by states that are small.
+    pub(super) only_accumulates: bool,
 }
 
 /// The probe side and the build side.
@@ -228,8 +230,8 @@ impl GroupedJoin<'_> {
         };
         let groups = self.groups(unmatched, &joined.on, probe_schema)?;
         let plan = self.grouped(joined.plan, groups, joined.merges, joined.values)?;
-        if joined.on.is_empty() && !may_wrap {
-            // DataFusion would compare all rows of one side with all of the other.
+        if joined.on.is_empty() && !may_wrap && !joined.only_accumulates {
+            // DataFusion would aggregate all pairs of rows in a range.
             return Ok(plan);
         }
         self.with_choice(plan, &calls, probe_schema, may_wrap)
@@ -303,7 +305,10 @@ impl GroupedJoin<'_> {
             merges.extend(found.group_aggregates);
             values.push(found.group_value);
         }
-        check_accumulators(&decomposition)?;
+        let only_accumulates = decomposition.only_accumulates();
+        if !decomposition.aggregates.iter().all(has_small_states) {
+            check_accumulators(&decomposition)?;
+        }
         let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
         let on = condition.on.clone();
         others.insert(0, condition);
@@ -325,6 +330,7 @@ impl GroupedJoin<'_> {
             on,
             merges,
             values,
+            only_accumulates,
         })
     }
 
@@ -458,14 +464,13 @@ impl GroupedJoin<'_> {
     }
 }
 
-/// Rejects a range join whose aggregates are accumulators' if one reads every row. Those whose states are small don't
-/// where ranges are wide, which is known when the sides are planned.
+/// Rejects a range join whose aggregates all read every row. Of those whose states are small, ranges that are wide
+/// don't, which is known when the sides are planned.
 pub(super) fn check_accumulators(decomposition: &AggregateDecomposition<'_>) -> Match<()> {
-    let aggregates = &decomposition.aggregates;
-    if !decomposition.only_accumulates() || aggregates.iter().all(has_small_states) {
+    if !decomposition.only_accumulates() {
         return Ok(());
     }
-    let calls = aggregates.iter().map(ToString::to_string);
+    let calls = decomposition.aggregates.iter().map(ToString::to_string);
     let calls = calls.collect::<Vec<_>>().join(", ");
     // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single ranges.
     reject(format!("all of its aggregates read every row: {calls}"))

@@ -36,6 +36,7 @@ impl GroupedJoin<'_> {
             on: on.to_vec(),
             merges: vec![],
             values: vec![],
+            only_accumulates: false,
         };
         let mut all = vec![];
         if unmatched == Unmatched::Drop || !ranges.all.is_empty() {
