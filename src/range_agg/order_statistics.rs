@@ -180,7 +180,8 @@ pub(crate) enum StatisticKind {
     PreviousRows,
 }
 
-/// The statistics of this kind of these values, one array after another, built on up to `threads` threads. What they take is added to `memory`.
+/// The statistics of this kind of these values, one array after another, built on up to `threads` threads. What they
+/// take is added to `memory`.
 ///
 /// # Errors
 /// If memory is short, or `check` fails between steps: the query was cancelled.

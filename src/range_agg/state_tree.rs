@@ -6,8 +6,8 @@
 //! the rows. A range updates an accumulator with the rows before its first whole block, merges the states of the fewest
 //! nodes that cover its whole blocks, and updates it with the rows after these.
 //!
-//! Blocks begin at multiples of their length, and a node at a multiple of its own. So the state of a node is the same in
-//! the tree of all rows and in that of one range, and answers are the same bits whether there is a tree or not. Of
+//! Blocks begin at multiples of their length, and a node at a multiple of its own. So the state of a node is the same
+//! in the tree of all rows and in that of one range, and answers are the same bits whether there is a tree or not. Of
 //! floats these differ in the last digits from those of an accumulator that sees one row after another: the rounding
 //! errors of merged states are fewer.
 //!

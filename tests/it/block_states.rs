@@ -1,5 +1,6 @@
-//! Aggregates over wide windows, which merge the states of accumulators after blocks of rows, compared with DataFusion's
-//! functions over the pairs of a plain join, and with a function of the tests that minds the order of rows.
+//! Aggregates over wide windows, which merge the states of accumulators after blocks of rows, compared with
+//! DataFusion's functions over the pairs of a plain join, and with a function of the tests that minds the order of
+//! rows.
 
 use std::sync::Arc;
 
@@ -163,7 +164,8 @@ async fn aggregates_are_those_of_datafusion() {
     }
 }
 
-/// A polynomial of the values in the order of rows: a function that no engine knows, and whose states merge in one order.
+/// A polynomial of the values in the order of rows: a function that no engine knows, and whose states merge in one
+/// order.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Polynomial(Signature);
 

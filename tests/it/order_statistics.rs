@@ -337,8 +337,8 @@ async fn indexes_of_order_statistics_are_registered() {
     assert!(error.contains("rmq.index_memory_limit"), "{error}");
 }
 
-/// Rows of wide windows that pass a threshold are counted by ranks: thresholds of the column's type and of others, NULL,
-/// beyond the type, both zeros and NaN.
+/// Rows of wide windows that pass a threshold are counted by ranks: thresholds of the column's type and of others,
+/// NULL, beyond the type, both zeros and NaN.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_pass_a_threshold_are_counted() {
     let thresholds =

@@ -332,7 +332,7 @@ fn state_tree(
     }
     let blocks = Blocks::choose(rows, count)?;
     let memory = memory.new_empty();
-    let build = || {
+    let try_build = || {
         // The levels, and all of them in one array.
         memory.try_grow(2 * blocks.tree_bytes(count))?;
         // DataFusion's tasks use all cores already.
@@ -341,8 +341,8 @@ fn state_tree(
         memory.try_resize(tree.bytes())?;
         Ok(tree)
     };
-    let built: Result<StateTree> = build();
-    match built {
+    let outcome: Result<StateTree> = try_build();
+    match outcome {
         Ok(tree) => Some((tree, memory)),
         Err(error) => {
             log::debug!("frames are read, as they have no states of blocks: {error}");

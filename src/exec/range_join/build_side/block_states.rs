@@ -72,14 +72,17 @@ impl BlockStates {
         if let Some(Registered { tree, .. }) = self.built.get() {
             return tree.cover(&*self.rows, ranges, true).map(Some);
         }
-        let all = ranges.clone().fold(usize::MAX..0, |all, range| {
-            all.start.min(range.start)..all.end.max(range.end)
-        });
-        let mut blocks = ranges.clone().map(|range| self.blocks.of_range(range));
-        if blocks.any(|blocks| blocks.is_none()) {
-            return Ok(None);
+        let mut all: Option<Range<usize>> = None;
+        for range in ranges.clone() {
+            let Some(blocks) = self.blocks.of_range(range) else {
+                return Ok(None);
+            };
+            all = Some(match all {
+                Some(all) => all.start.min(blocks.start)..all.end.max(blocks.end),
+                None => blocks,
+            });
         }
-        let Some(blocks) = self.blocks.of_range(&all) else {
+        let Some(blocks) = all else {
             return Ok(None);
         };
         let workers = Workers::new(1, check);
@@ -177,8 +180,8 @@ mod tests {
             let rows = 300 + random.below(200_000);
             let mut column = || -> ArrayRef {
                 let values = (0..rows).map(|_| {
-                    let value = random.below(1 << 20);
-                    (value % 7 != 0).then_some(value as f64 / 3.0)
+                    let value = u32::try_from(random.below(1 << 20)).expect("below 2^20");
+                    (value % 7 != 0).then_some(f64::from(value) / 3.0)
                 });
                 Arc::new(values.collect::<Float64Array>())
             };
@@ -187,7 +190,8 @@ mod tests {
                 .map(|_| {
                     let start = random.below(rows);
                     let length = random.below(rows - start) >> random.below(12);
-                    (start as i64, (start + length) as i64 - 1)
+                    let end = i64::try_from(start + length).expect("below 2^63");
+                    (end - i64::try_from(length).expect("below 2^63"), end - 1)
                 })
                 .collect();
             let check = || Ok(());

@@ -45,8 +45,8 @@ struct Registered {
 }
 
 impl OrderStatistics {
-    /// Of these values of sorted rows, without which it is never built. What it builds, on up to `threads` threads, is registered in the pool of
-    /// `memory`, an empty reservation.
+    /// Of these values of sorted rows, without which it is never built. What it builds, on up to `threads` threads, is
+    /// registered in the pool of `memory`, an empty reservation.
     pub(crate) fn new(
         kind: StatisticKind,
         values: Vec<ArrayRef>,
