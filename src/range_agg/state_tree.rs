@@ -81,23 +81,27 @@ impl Blocks {
     /// The states are those after some rows at the start, in the middle and at the end.
     pub(crate) fn choose(aggregated: &dyn AggregatedRows, rows: usize) -> Option<Self> {
         let lengths = BLOCK_ROWS.map(|bits| 1_usize << bits);
-        let mut lengths = lengths.take_while(|length| MIN_BLOCKS * length <= rows);
-        lengths.find_map(|length| {
+        for length in lengths.take_while(|length| MIN_BLOCKS * length <= rows) {
             let longer = MIN_BLOCKS * length;
             let starts = [0, (rows - longer) / 2, rows - longer];
             let bytes = |length: usize| -> Result<usize> {
                 let states = starts.map(|start| state_bytes(aggregated, start..start + length));
-                states
-                    .into_iter()
-                    .try_fold(0, |most, bytes| Ok(most.max(bytes?)))
+                let mut states = states.into_iter();
+                states.try_fold(0, |most, bytes| Ok(most.max(bytes?)))
             };
             let (one, several) = (bytes(length).ok()?, bytes(longer).ok()?);
-            let is_small = one <= BYTES_A_ROW * length && several < 2 * one.max(1);
-            is_small.then_some(Self {
-                rows: length,
-                state_bytes: several,
-            })
-        })
+            if several >= MIN_BLOCKS / 2 * one.max(1) {
+                // They grow with the rows.
+                return None;
+            }
+            if one <= BYTES_A_ROW * length && several < 2 * one.max(1) {
+                return Some(Self {
+                    rows: length,
+                    state_bytes: several,
+                });
+            }
+        }
+        None
     }
 
     /// The whole blocks in a range of rows, if they are enough for their states to be merged.
