@@ -1,8 +1,8 @@
 //! Plans of another library inside ours: scans of the owner's tables, and INSERT into them.
 //!
 //! Across `DataFusion`'s foreign function interface a plan shows its inputs, but not what it needs of them. A rule
-//! would divide the input of a LIMIT into partitions, for example, of which the LIMIT then reads one. So such a plan is
-//! hidden from the rules of our session by an operator without inputs, or, if its inputs are ours, by one that needs
+//! would divide the input of a LIMIT into partitions, for example, and the LIMIT then reads one of them. So such a plan
+//! is hidden from the rules of our session by an operator without inputs, or, if its inputs are ours, by one that needs
 //! each in one partition: that of an INSERT.
 
 use std::fmt;

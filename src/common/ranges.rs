@@ -121,6 +121,17 @@ impl Ranges {
         self.iter().map(|(left, right)| left <= right)
     }
 
+    /// The rows of all ranges, and the number of ranges that are not empty.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        let lengths = self
+            .iter()
+            .map(|(left, right)| right.saturating_sub(left).saturating_add(1));
+        let lengths = lengths.filter_map(|length| usize::try_from(length).ok().filter(|l| *l > 0));
+        lengths.fold((0, 0), |(rows, ranges), length| {
+            (length.saturating_add(rows), ranges + 1)
+        })
+    }
+
     /// The left and right bound of each range.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
         let bounds = self.left().iter().zip(self.right());

@@ -15,6 +15,7 @@ use crate::common::range_function::{IndexKind, RangeFunction, RangeStatistic};
 use crate::common::ranges::Ranges;
 use crate::index::any_width::{AnyWidth, map_width, with_width};
 use crate::index::decoder::{Decoder, buffer};
+use crate::index::quantile::{Place, interpolated};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
 use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
 use rmq_engine::cpu::{DistinctCounts, KeyStatistics, RankKey, WaveletMatrix};
@@ -34,9 +35,6 @@ enum StatisticIndex {
 }
 
 type Ranks = AnyWidth<KeyStatistics<u32>, KeyStatistics<u64>, KeyStatistics<u128>>;
-
-/// The steps into which `percentile_cont` divides the way between two values.
-const PRECISION: f64 = 1_000_000.0;
 
 impl ColumnStatistics {
     /// Builds the index of this kind of a column of this type, on at most `threads` threads.
@@ -259,20 +257,18 @@ impl ColumnStatistics {
             return exec_err!("{name}: q is {q}, but a fraction is from 0 to 1");
         }
         let counts = self.count(ranges)?;
-        let places = counts.iter().zip(fractions.values());
-        #[expect(clippy::cast_precision_loss, reason = "fewer than 2^32 rows")]
-        let places = places.map(|(count, q)| q * (count - 1).max(0) as f64);
-        let places: Vec<f64> = places.collect();
-        let lower = self.nth_floats(ranges, places.iter().map(|place| place.floor()))?;
-        let upper = self.nth_floats(ranges, places.iter().map(|place| place.ceil()))?;
+        let places = counts.iter().zip(fractions.values()).map(|(count, q)| {
+            // A range without values has none with the number 0.
+            let last = u32::try_from(count - 1).unwrap_or(0);
+            Place::of_quantile(*q, last)
+        });
+        let places: Vec<Place> = places.collect();
+        let lower = self.nth_floats(ranges, places.iter().map(|place| place.lower))?;
+        let upper = self.nth_floats(ranges, places.iter().map(|place| place.upper))?;
         let values = places.iter().zip(lower.values().iter().zip(upper.values()));
-        let values = values.map(|(place, (lower, upper))| {
-            let fraction = place.fract();
-            if fraction == 0.0 {
-                *lower
-            } else {
-                lower + (upper - lower) * ((fraction * PRECISION).trunc() / PRECISION)
-            }
+        let values = values.map(|(place, (lower, upper))| match place.weight {
+            None => *lower,
+            Some(weight) => interpolated(*lower, *upper, weight),
         });
         let nulls = NullBuffer::union(lower.nulls(), fractions.nulls());
         let values: ArrayRef = Arc::new(Float64Array::new(values.collect(), nulls));
@@ -283,14 +279,13 @@ impl ColumnStatistics {
         )?)
     }
 
-    /// The value of each range that has so many smaller ones, as a float.
+    /// The value of each range that has this many smaller ones, as a float.
     fn nth_floats(
         &self,
         ranges: &Ranges,
-        smaller: impl Iterator<Item = f64>,
+        smaller: impl Iterator<Item = u32>,
     ) -> Result<Float64Array> {
-        #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 rows")]
-        let smaller: Vec<i64> = smaller.map(|place| place as i64).collect();
+        let smaller: Vec<i64> = smaller.map(i64::from).collect();
         let values = cast(&self.nth_smallest(ranges, &smaller)?, &DataType::Float64)?;
         Ok(values.as_primitive::<Float64Type>().clone())
     }

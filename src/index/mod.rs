@@ -5,7 +5,7 @@
 //! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
 //!   thresholds.
 //! - `key_index`: an engine's index of a column. `column_index`, `cpu_fallback`: that of range lookups, on the CPU or
-//!   on devices, and the CPU's part where devices fail.
+//!   on devices, and the CPU's part where devices fail. `column_statistics`, `quantile`: order statistics.
 //! - `chunk_extremes`: ranges of a column that is not in memory.
 //! - `devices`: the session's CUDA devices.
 
@@ -20,6 +20,7 @@ pub(crate) mod devices;
 pub(crate) mod key_index;
 pub(crate) mod narrow_keys;
 pub(crate) mod nearest_value;
+pub(crate) mod quantile;
 pub(crate) mod rank;
 pub(crate) mod sort_keys;
 pub(crate) mod threshold;

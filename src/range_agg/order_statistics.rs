@@ -23,6 +23,7 @@ use crate::common::range_function::IndexKind;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_number;
 use crate::index::column_statistics::ColumnStatistics;
+use crate::index::quantile::{Place, interpolated};
 use crate::index::sort_keys::Chunks;
 
 /// A statistic of the values of a range that are not NULL.
@@ -64,10 +65,10 @@ impl OrderStatistic {
     }
 
     /// The kind of index that answers it.
-    pub(crate) fn kind(self) -> StatisticKind {
+    pub(crate) fn kind(self) -> IndexKind {
         match self {
-            Self::Median | Self::Percentile(_) => StatisticKind::Ranks,
-            Self::CountDistinct => StatisticKind::PreviousRows,
+            Self::Median | Self::Percentile(_) => IndexKind::Ranks,
+            Self::CountDistinct => IndexKind::DistinctCounts,
         }
     }
 
@@ -76,22 +77,22 @@ impl OrderStatistic {
         match self {
             Self::Median => is_float(data_type) || data_type.is_decimal(),
             Self::Percentile(_) => is_float(data_type),
-            Self::CountDistinct => self.kind().is_known_for(data_type),
+            Self::CountDistinct => is_known_for(self.kind(), data_type),
         }
     }
 }
 
-impl StatisticKind {
-    /// Whether there is an index of values of this type: where they are equal, and between them, as DataFusion says.
-    pub(crate) fn is_known_for(self, data_type: &DataType) -> bool {
-        match self {
-            Self::Ranks => key_layout(data_type).is_some(),
-            Self::PreviousRows => {
-                data_type.is_primitive() && *data_type != DataType::Float16
-                    || data_type.is_string()
-                    || data_type.is_binary()
-            }
+/// Whether there is an index of this kind of values of this type: where they are equal, and between them, as DataFusion
+/// says.
+pub(crate) fn is_known_for(kind: IndexKind, data_type: &DataType) -> bool {
+    match kind {
+        IndexKind::Ranks => key_layout(data_type).is_some(),
+        IndexKind::DistinctCounts => {
+            data_type.is_primitive() && *data_type != DataType::Float16
+                || data_type.is_string()
+                || data_type.is_binary()
         }
+        IndexKind::Extremes(_) => false,
     }
 }
 
@@ -99,56 +100,21 @@ fn is_float(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Float32 | DataType::Float64)
 }
 
-/// Where a statistic is among the sorted values of a range.
-struct Place {
-    /// The numbers of two values, of which the statistic is made. No value has them if the range has none.
-    lower: u32,
-    upper: u32,
-    /// How far it is from the lower to the upper value, between 0 and 1; `None` if it is the lower one.
-    weight: Option<f64>,
-}
-
-impl Place {
-    /// Of a statistic of this many values.
-    fn of(statistic: OrderStatistic, rows: u32) -> Self {
-        let at = |place| Self {
-            lower: place,
-            upper: place,
-            weight: None,
-        };
-        let Some(last) = rows.checked_sub(1) else {
-            return at(u32::MAX);
-        };
-        match statistic {
-            OrderStatistic::Median if rows.is_multiple_of(2) => Self {
-                lower: last / 2,
-                upper: rows / 2,
-                weight: Some(0.5),
-            },
-            OrderStatistic::Percentile(percentile) => {
-                let index = percentile * f64::from(last);
-                let floor = index.floor();
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "between 0 and `last`, as a percentile is between 0 and 1"
-                )]
-                let (lower, upper) = (floor as u32, index.ceil() as u32);
-                // DataFusion's precision of the weight.
-                let weight = ((index - floor) * PRECISION).trunc() / PRECISION;
-                Self {
-                    lower,
-                    upper,
-                    weight: (lower != upper).then_some(weight),
-                }
-            }
-            _ => at(last / 2),
-        }
+/// Where a statistic is among this many sorted values.
+fn place_of(statistic: OrderStatistic, rows: u32) -> Place {
+    let Some(last) = rows.checked_sub(1) else {
+        return Place::at(u32::MAX);
+    };
+    match statistic {
+        OrderStatistic::Median if rows.is_multiple_of(2) => Place {
+            lower: last / 2,
+            upper: rows / 2,
+            weight: Some(0.5),
+        },
+        OrderStatistic::Percentile(percentile) => Place::of_quantile(percentile, last),
+        _ => Place::at(last / 2),
     }
 }
-
-/// The steps into which DataFusion divides the way between two values.
-const PRECISION: f64 = 1_000_000.0;
 
 /// The mean of two values, as DataFusion's median computes it.
 fn middle<T: ArrowNativeTypeOp>(lower: T, upper: T, _: f64) -> T {
@@ -166,27 +132,13 @@ fn middle<T: ArrowNativeTypeOp>(lower: T, upper: T, _: f64) -> T {
     halves.add_wrapping(rests.div_wrapping(two))
 }
 
-/// The value on the way from one to another, as DataFusion's `percentile_cont` computes it.
-fn interpolated(lower: f64, upper: f64, weight: f64) -> f64 {
-    lower + (upper - lower) * weight
-}
-
-/// What an index of order statistics has of each row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StatisticKind {
-    /// The rank of its value, for medians and percentiles.
-    Ranks,
-    /// The previous row with the same value, for numbers of distinct values.
-    PreviousRows,
-}
-
 /// The statistics of this kind of these values, one array after another, built on up to `threads` threads. What they
 /// take is added to `memory`.
 ///
 /// # Errors
 /// If memory is short, or `check` fails between steps: the query was cancelled.
 pub(crate) fn build_statistics(
-    kind: StatisticKind,
+    kind: IndexKind,
     values: &[ArrayRef],
     threads: usize,
     memory: &MemoryReservation,
@@ -197,10 +149,6 @@ pub(crate) fn build_statistics(
     };
     let data_type = first.data_type().clone();
     let chunks = Chunks::borrowed(values.to_vec());
-    let kind = match kind {
-        StatisticKind::Ranks => IndexKind::Ranks,
-        StatisticKind::PreviousRows => IndexKind::DistinctCounts,
-    };
     let working = memory.new_empty();
     working.try_grow(ColumnStatistics::working_bytes(&chunks, &data_type))?;
     memory.try_grow(ColumnStatistics::estimate(&chunks, &data_type, kind))?;
@@ -225,7 +173,7 @@ impl OrderStatistic {
         let rows = column.count(ranges)?;
         let places = rows
             .iter()
-            .map(|rows| Ok(Place::of(self, row_number(*rows)?)));
+            .map(|rows| Ok(place_of(self, row_number(*rows)?)));
         let places: Vec<Place> = places.collect::<Result<_>>()?;
         let value = |place: fn(&Place) -> u32| {
             let smaller: Vec<i64> = places.iter().map(|p| place(p).into()).collect();

@@ -20,6 +20,7 @@ use std::ops::Range;
 use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::{concat, take_arrays};
 use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
 use crate::common::array_bytes::array_bytes;
@@ -110,13 +111,8 @@ impl Blocks {
         (blocks.len() >= MIN_BLOCKS).then_some(blocks)
     }
 
-    /// All whole blocks of this many rows.
-    pub(crate) fn of_all(self, rows: usize) -> Range<usize> {
-        0..rows / self.rows
-    }
-
     /// About the bytes of a tree over this many rows.
-    pub(crate) fn tree_bytes(self, rows: usize) -> usize {
+    fn tree_bytes(self, rows: usize) -> usize {
         let nodes = rows / self.rows + rows / self.rows / (FAN_OUT - 1);
         nodes.saturating_mul(self.state_bytes)
     }
@@ -165,6 +161,24 @@ pub(crate) struct StateTree {
 }
 
 impl StateTree {
+    /// Over all whole blocks of this many rows. What it takes is added to `memory`.
+    ///
+    /// # Errors
+    /// As [`Self::build`]. If memory is short.
+    pub(crate) fn of_all(
+        aggregated: &dyn AggregatedRows,
+        blocks: Blocks,
+        rows: usize,
+        workers: Workers,
+        memory: &MemoryReservation,
+    ) -> Result<Self> {
+        // The levels, and all of them in one array.
+        memory.try_grow(2 * blocks.tree_bytes(rows))?;
+        let tree = Self::build(aggregated, blocks, 0..rows / blocks.rows, workers)?;
+        memory.try_resize(tree.bytes())?;
+        Ok(tree)
+    }
+
     /// Over the whole blocks of some rows.
     ///
     /// # Errors

@@ -184,7 +184,7 @@ impl ScalarUDFImpl for LentRangeFunction {
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
         exec_err!(
-            "{} was not planned by the extension of the session, of which another query planner has taken the place",
+            "{} was not planned by the extension of the session, whose place another query planner has taken",
             self.name()
         )
     }

@@ -7,11 +7,11 @@
 use arrow::compute::SortOptions;
 use rmq_engine::{Extreme, RangeEnd};
 
+use crate::common::range_function::IndexKind;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
-use crate::range_agg::order_statistics::StatisticKind;
 
 /// A structure that is built of a value column. All aggregates of the column share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum Structure {
     /// The values in sorted order as one array. Accumulators read slices of it.
     Array,
     /// The order statistics of the array, of one kind.
-    OrderStatistics(StatisticKind),
+    OrderStatistics(IndexKind),
     /// The values in sorted order, and after them those of rows that match nothing, for rows that are returned.
     Rows,
     /// The index that finds the extreme of a range, and its position if `positions`.
@@ -194,7 +194,7 @@ impl AggregateEntry {
                 on_cpu(&[values, (1, crossings(comparison))], merge)
             }
             AggregateKind::CountCrossing { comparison, .. } => {
-                let ranks = (0, Structure::OrderStatistics(StatisticKind::Ranks));
+                let ranks = (0, Structure::OrderStatistics(IndexKind::Ranks));
                 Self {
                     reads_rows: true,
                     ..on_cpu(&[(0, crossings(comparison)), ranks], PartsMerge::Counts)

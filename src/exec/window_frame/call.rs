@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Array, new_empty_array,
-};
-use arrow::compute::{cast, take, take_arrays};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array, new_empty_array};
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -15,7 +13,6 @@ use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::functions_window::nth_value::NthValue;
-use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::window::{
@@ -28,14 +25,13 @@ use crate::common::ordered_type::{key_layout, value_type};
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::window_frame::accumulated::accumulated;
 use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::order_statistics::{OrderStatistic, build_statistics};
 use crate::range_agg::prefix_sums::Sums;
-use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
-use crate::range_agg::states::StateFunction;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{Extreme, RangeEnd};
 
@@ -218,11 +214,11 @@ impl FrameCall {
                 };
                 match found {
                     Some(found) => found,
-                    None => self.accumulated(function, arguments, frames, waiting, memory)?,
+                    None => accumulated(function, arguments, frames, waiting, memory)?,
                 }
             }
             Answer::Accumulated(function) => {
-                self.accumulated(function, arguments, frames, waiting, memory)?
+                accumulated(function, arguments, frames, waiting, memory)?
             }
             Answer::End { end, skips_nulls } => {
                 let values = value(arguments)?;
@@ -244,110 +240,6 @@ impl FrameCall {
             );
         }
         Ok(found)
-    }
-
-    /// The value of each frame, whose rows an accumulator of its own reads, or the states of blocks of rows.
-    fn accumulated(
-        &self,
-        function: &AggregateFunctionExpr,
-        arguments: &[ArrayRef],
-        frames: &[Range<usize>],
-        waiting: &Waiting,
-        memory: &MemoryReservation,
-    ) -> Result<ArrayRef> {
-        let rows = FrameRows {
-            function: StateFunction::try_new(function.clone())?,
-            arguments: arguments.to_vec(),
-        };
-        let check = || waiting.check();
-        let tree = state_tree(&rows, frames, &check, memory);
-        let tree = tree.as_ref().map(|(tree, _)| tree);
-        let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
-        let distinct: Vec<&[Range<usize>]> = frames.chunk_by(PartialEq::eq).collect();
-        let at_a_time = tree.map_or(distinct.len(), StateTree::ranges_at_a_time);
-        for some in distinct.chunks(at_a_time.max(1)) {
-            let covered = match tree {
-                Some(tree) => {
-                    Some(tree.cover(&rows, some.iter().map(|frames| &frames[0]), true)?)
-                }
-                None => None,
-            };
-            for (i, equal) in some.iter().enumerate() {
-                waiting.check()?;
-                let frame = equal[0].clone();
-                let result = if frame.is_empty() {
-                    function.default_value(&self.data_type)?
-                } else if let Some(covered) = &covered {
-                    covered.accumulate(i)?.evaluate()?
-                } else {
-                    let mut accumulator = function.create_accumulator()?;
-                    rows.update(&mut *accumulator, frame)?;
-                    accumulator.evaluate()?
-                };
-                results.extend(std::iter::repeat_n(result, equal.len()));
-            }
-        }
-        ScalarValue::iter_to_array(results)
-    }
-}
-
-/// The rows of a partition as accumulators of an aggregate see them.
-#[derive(Debug)]
-struct FrameRows {
-    function: StateFunction,
-    arguments: Vec<ArrayRef>,
-}
-
-impl AggregatedRows for FrameRows {
-    fn function(&self) -> &StateFunction {
-        &self.function
-    }
-
-    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
-        let slices = self.arguments.iter();
-        let slices = slices.map(|argument| argument.slice(rows.start, rows.len()));
-        accumulator.update_batch(&slices.collect::<Vec<_>>())
-    }
-
-    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {
-        Ok(Box::new(Self {
-            function: StateFunction::try_new(self.function.function.clone())?,
-            arguments: take_arrays(&self.arguments, &UInt32Array::from(rows), None)?,
-        }))
-    }
-}
-
-/// The states of blocks of rows with what registers them, if these are small and the frames long enough; `None` also if
-/// memory is short.
-fn state_tree(
-    rows: &FrameRows,
-    frames: &[Range<usize>],
-    check: &(dyn Fn() -> Result<()> + Sync),
-    memory: &MemoryReservation,
-) -> Option<(StateTree, MemoryReservation)> {
-    let count = rows.arguments.first()?.len();
-    let is_ordered = !rows.function.function.order_bys().is_empty();
-    if is_ordered || frames.iter().map(Range::len).sum::<usize>() <= count {
-        return None;
-    }
-    let blocks = Blocks::choose(rows, count)?;
-    let memory = memory.new_empty();
-    let try_build = || {
-        // The levels, and all of them in one array.
-        memory.try_grow(2 * blocks.tree_bytes(count))?;
-        // DataFusion's tasks use all cores already.
-        let workers = Workers::new(1, check);
-        let tree = StateTree::build(rows, blocks, blocks.of_all(count), workers)?;
-        memory.try_resize(tree.bytes())?;
-        Ok(tree)
-    };
-    let outcome: Result<StateTree> = try_build();
-    match outcome {
-        Ok(tree) => Some((tree, memory)),
-        Err(error) => {
-            log::debug!("frames are read, as they have no states of blocks: {error}");
-            None
-        }
     }
 }
 

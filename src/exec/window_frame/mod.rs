@@ -19,7 +19,7 @@
 //!    by prefix sums and block sums, first and last values by position, those that are not NULL by the nearest position
 //!    that has one, the nth by DataFusion's function, medians, percentiles and numbers of distinct values by order
 //!    statistics unless the frames are short. An aggregate whose accumulator can't let a row go, which is an
-//!    error in DataFusion, reads the rows of each frame.
+//!    error in DataFusion, reads the rows of each frame, or merges states of blocks of rows.
 //! 4. Rows with final frames are returned, in the order and the batches of the input. Of their columns those are kept
 //!    that later frames can still reach.
 //!
@@ -43,6 +43,7 @@
 //!   MIN, RANGE of 100,000       99      7.1
 //! ```
 
+pub(crate) mod accumulated;
 pub(crate) mod bounds;
 pub(crate) mod call;
 pub(crate) mod clauses;

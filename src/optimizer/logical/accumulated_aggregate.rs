@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue};
+use datafusion::functions_aggregate::approx_distinct::ApproxDistinct;
+use datafusion::functions_aggregate::approx_median::ApproxMedian;
+use datafusion::functions_aggregate::approx_percentile_cont::ApproxPercentileCont;
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
+use datafusion::functions_aggregate::nth_value::NthValueAgg;
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, when};
 
@@ -12,7 +17,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
-use crate::logical_plan::range_join::Unmatched;
+use crate::logical_plan::range_join::{RangeAggregate, Unmatched};
 use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
@@ -136,4 +141,25 @@ impl AggregateDecomposition<'_> {
         }
         self.checked(argument.clone())
     }
+}
+
+/// Whether the states that an accumulator returns take the same few bytes for any number of rows, in any order.
+pub(crate) fn has_small_states(aggregate: &RangeAggregate<Expr>) -> bool {
+    let (DataType::Struct(fields), Some(call)) = (&aggregate.data_type, &aggregate.call) else {
+        return false;
+    };
+    let function = call.function.inner();
+    if function.is::<ApproxDistinct>()
+        || function.is::<ApproxMedian>()
+        || function.is::<ApproxPercentileCont>()
+    {
+        return true;
+    }
+    let is_of_a_row = !call.order_by.is_empty()
+        || function.is::<FirstValue>()
+        || function.is::<LastValue>()
+        || function.is::<NthValueAgg>();
+    let has_width =
+        |data_type: &DataType| data_type.is_primitive() || *data_type == DataType::Boolean;
+    !is_of_a_row && fields.iter().all(|field| has_width(field.data_type()))
 }

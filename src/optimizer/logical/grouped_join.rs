@@ -26,13 +26,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, JoinType, NullEquality, Result};
-use datafusion::functions_aggregate::approx_distinct::ApproxDistinct;
-use datafusion::functions_aggregate::approx_median::ApproxMedian;
-use datafusion::functions_aggregate::approx_percentile_cont::ApproxPercentileCont;
-use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
-use datafusion::functions_aggregate::nth_value::NthValueAgg;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
     Aggregate, AggregateUDF, Expr, ExprSchemable, Join, LogicalPlan, lit,
@@ -43,8 +37,9 @@ use datafusion_dependent_join::is_correlated;
 use crate::common::sql_text::sql_text;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::join_choice::JoinChoice;
-use crate::logical_plan::range_join::{RangeAggregate, RangeJoin, Unmatched};
+use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::cost::decision::is_sort_wasteful;
+use crate::optimizer::logical::accumulated_aggregate::has_small_states;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, counts_rows, extreme_of,
 };
@@ -474,27 +469,6 @@ pub(super) fn check_accumulators(decomposition: &AggregateDecomposition<'_>) -> 
     let calls = calls.collect::<Vec<_>>().join(", ");
     // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single ranges.
     reject(format!("all of its aggregates read every row: {calls}"))
-}
-
-/// Whether the states that an accumulator returns take the same few bytes for any number of rows, in any order.
-fn has_small_states(aggregate: &RangeAggregate<Expr>) -> bool {
-    let (DataType::Struct(fields), Some(call)) = (&aggregate.data_type, &aggregate.call) else {
-        return false;
-    };
-    let function = call.function.inner();
-    if function.is::<ApproxDistinct>()
-        || function.is::<ApproxMedian>()
-        || function.is::<ApproxPercentileCont>()
-    {
-        return true;
-    }
-    let is_of_a_row = !call.order_by.is_empty()
-        || function.is::<FirstValue>()
-        || function.is::<LastValue>()
-        || function.is::<NthValueAgg>();
-    let has_width =
-        |data_type: &DataType| data_type.is_primitive() || *data_type == DataType::Boolean;
-    !is_of_a_row && fields.iter().all(|field| has_width(field.data_type()))
 }
 
 /// The pairs of equality keys of a join, of which none matches a NULL.

@@ -10,9 +10,8 @@
 //! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for
 //! DataFusion's aggregation in two steps.
 //!
-//! States are merged one at a time: the accumulators of DataFusion's functions that have another kind for groups, such
-//! as `percentile_cont`, take only the first of several. A NULL state is a probe row without a match, in a left join
-//! one row of NULLs. The rule runs once more for DISTINCT, before DataFusion makes two aggregates of it.
+//! A NULL state is a probe row without a match, in a left join one row of NULLs. The rule runs once more for
+//! DISTINCT, before DataFusion makes two aggregates of it.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -27,10 +26,10 @@ use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
-use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::Unmatched;
+use crate::range_agg::states::StateFunction;
 
 /// What the aggregate of another aggregate's states is made of.
 #[derive(Debug, Clone)]
@@ -80,7 +79,7 @@ pub(crate) struct MergeStatesUdaf {
 
 /// The function of a call over columns of some types, which tell it apart from others.
 #[derive(Debug)]
-struct PlannedFunction(AggregateFunctionExpr);
+struct PlannedFunction(Arc<StateFunction>);
 
 impl PartialEq for PlannedFunction {
     fn eq(&self, _: &Self) -> bool {
@@ -97,7 +96,7 @@ impl Hash for PlannedFunction {
 impl MergeStatesUdaf {
     /// The field that the call returns.
     fn field(&self) -> FieldRef {
-        self.function.0.field()
+        self.function.0.function.field()
     }
 
     /// The aggregate of the states of `call`, over columns of these types.
@@ -107,7 +106,7 @@ impl MergeStatesUdaf {
         unmatched: Unmatched,
     ) -> Result<Self> {
         Ok(Self {
-            function: PlannedFunction(call.physical(&types)?),
+            function: PlannedFunction(Arc::new(StateFunction::try_new(call.physical(&types)?)?)),
             call: Arc::clone(call),
             types,
             unmatched,
@@ -148,7 +147,7 @@ impl AggregateUDFImpl for MergeStatesUdaf {
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let fields = self.function.0.state_fields()?;
+        let fields = self.function.0.function.state_fields()?;
         let fields = fields.into_iter().enumerate().map(|(i, field)| {
             let name = format_state_name(args.name, &i.to_string());
             Arc::new(field.as_ref().clone().with_name(name))
@@ -162,7 +161,8 @@ impl AggregateUDFImpl for MergeStatesUdaf {
             Unmatched::Drop | Unmatched::Only => None,
         };
         Ok(Box::new(MergingAccumulator {
-            inner: self.function.0.create_accumulator()?,
+            function: Arc::clone(&self.function.0),
+            inner: self.function.0.function.create_accumulator()?,
             row_of_nulls,
         }))
     }
@@ -171,6 +171,7 @@ impl AggregateUDFImpl for MergeStatesUdaf {
 /// An accumulator that is shown states.
 #[derive(Debug)]
 struct MergingAccumulator {
+    function: Arc<StateFunction>,
     inner: Box<dyn Accumulator>,
     /// What it is shown for a NULL state, if anything.
     row_of_nulls: Option<Vec<ArrayRef>>,
@@ -209,12 +210,6 @@ impl Accumulator for MergingAccumulator {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the
-        // first one only.
-        for row in 0..states.first().map_or(0, Array::len) {
-            let state: Vec<ArrayRef> = states.iter().map(|column| column.slice(row, 1)).collect();
-            self.inner.merge_batch(&state)?;
-        }
-        Ok(())
+        self.function.merge(&mut *self.inner, states)
     }
 }

@@ -100,14 +100,9 @@ impl BlockStates {
             self.metrics.index_time.timer(),
             self.metrics.elapsed_compute.timer(),
         ];
-        let rows = self.rows.len();
-        let memory = self.memory.new_empty();
-        // The levels, and all of them in one array.
-        memory.try_grow(2 * self.blocks.tree_bytes(rows))?;
+        let (rows, memory) = (self.rows.len(), self.memory.new_empty());
         let workers = Workers::new(self.threads, &|| Ok(()));
-        let all = self.blocks.of_all(rows);
-        let tree = StateTree::build(&*self.rows, self.blocks, all, workers)?;
-        memory.try_resize(tree.bytes())?;
+        let tree = StateTree::of_all(&*self.rows, self.blocks, rows, workers, &memory)?;
         self.metrics.index_bytes.add(tree.bytes());
         let memory = Arc::new(memory);
         Ok(Registered { tree, memory })

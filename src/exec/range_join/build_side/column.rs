@@ -10,6 +10,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ordered_type::is_borrowed;
+use crate::common::range_function::IndexKind;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
@@ -22,7 +23,6 @@ use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::{Chunks, Encoded};
 use crate::range_agg::counts::Counts;
-use crate::range_agg::order_statistics::StatisticKind;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
 use crate::sorted::arrange::{arrange, borrows_chunks, encode_chunks, estimate_arrange};
@@ -191,7 +191,7 @@ impl ColumnPreparer<'_> {
         let statistics: Vec<_> = statistics.collect();
         let keys_are_values = is_borrowed(&column.data_type);
         // Ranks of other values would need a copy of the column, which no median asks for alone.
-        let copies = !keys_are_values && statistics.contains(&StatisticKind::PreviousRows);
+        let copies = !keys_are_values && statistics.contains(&IndexKind::DistinctCounts);
         let needs_array = needs.contains(Structure::Array) || copies;
         let needs_sums = needs.contains(Structure::Sums);
         let indexes = needs.iter().filter_map(|needed| match needed {
@@ -421,7 +421,7 @@ impl ColumnPreparer<'_> {
     /// The order statistics of sorted values of a column. Without any they are never built.
     fn order_statistics(
         &self,
-        kind: StatisticKind,
+        kind: IndexKind,
         values: Vec<ArrayRef>,
         column: &CollectedColumn,
     ) -> Built {

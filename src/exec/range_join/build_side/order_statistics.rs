@@ -7,12 +7,13 @@ use arrow::array::{Array, ArrayRef};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::common::range_function::IndexKind;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::column_statistics::ColumnStatistics;
-use crate::range_agg::order_statistics::{StatisticKind, build_statistics};
+use crate::range_agg::order_statistics::{build_statistics, is_known_for};
 
 /// The mean number of rows of a range from which an index takes less than reading the rows.
 const MIN_ROWS: usize = 32;
@@ -27,7 +28,7 @@ const LISTED_FOR_ONE_READ: usize = 6;
 /// The order statistics of a column, of one kind.
 #[derive(Debug)]
 pub(crate) struct OrderStatistics {
-    kind: StatisticKind,
+    kind: IndexKind,
     /// The values of the sorted rows, one array after another.
     values: Vec<ArrayRef>,
     threads: usize,
@@ -48,7 +49,7 @@ impl OrderStatistics {
     /// Of these values of sorted rows, without which it is never built. What it builds, on up to `threads` threads, is
     /// registered in the pool of `memory`, an empty reservation.
     pub(crate) fn new(
-        kind: StatisticKind,
+        kind: IndexKind,
         values: Vec<ArrayRef>,
         threads: usize,
         memory: MemoryReservation,
@@ -87,7 +88,7 @@ impl OrderStatistics {
         let rows: usize = self.values.iter().map(Array::len).sum();
         let most = READ_TIMES.saturating_mul(rows);
         let values = self.values.first();
-        values.is_some_and(|values| self.kind.is_known_for(values.data_type()))
+        values.is_some_and(|values| is_known_for(self.kind, values.data_type()))
             && !self.built.is_decided()
             && self.built.is_justified(read, most)
     }
@@ -137,12 +138,6 @@ impl LazyStructure for OrderStatistics {
 
 /// The rows of all ranges, which count for what is built: none if they are so few that reading them takes less.
 fn rows_to_count(ranges: &Ranges) -> usize {
-    let lengths = ranges
-        .iter()
-        .map(|(left, right)| right.saturating_sub(left) + 1);
-    let lengths = lengths.filter_map(|length| usize::try_from(length).ok().filter(|l| *l > 0));
-    let (rows, searches) = lengths.fold((0_usize, 0), |(rows, searches), length| {
-        (rows.saturating_add(length), searches + 1)
-    });
+    let (rows, searches) = ranges.rows();
     if rows < MIN_ROWS * searches { 0 } else { rows }
 }

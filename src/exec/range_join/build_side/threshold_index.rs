@@ -65,12 +65,7 @@ impl ThresholdIndex {
         ranges: &Ranges,
         build_rows: usize,
     ) -> bool {
-        let (mut rows, mut searches) = (0_usize, 0);
-        for (left, right) in ranges.iter() {
-            let len = usize::try_from(right - left + 1).unwrap_or(0);
-            rows = rows.saturating_add(len);
-            searches += usize::from(len > 0);
-        }
+        let (rows, searches) = ranges.rows();
         rows >= MIN_INDEXED_ROWS * searches
             && rows > 0
             && self.is_justified_by(threshold, rows, build_rows)

@@ -198,7 +198,7 @@ impl<K: RankKey> KeyStatistics<K> {
             let (mut targets, mut ranks) = ([0; BATCH], [0; BATCH]);
             let (targets, ranks) = (&mut targets[..starts.len()], &mut ranks[..starts.len()]);
             for (target, smaller) in targets.iter_mut().zip(&smaller[first..]) {
-                // No range has so many rows.
+                // No range has this many rows.
                 *target = u32::try_from(*smaller).unwrap_or(u32::MAX);
             }
             self.ranks.nth_smallest(starts, ends, targets, ranks)?;

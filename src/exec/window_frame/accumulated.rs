@@ -1,0 +1,111 @@
+//! Aggregates of frames by accumulators.
+
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, UInt32Array};
+use arrow::compute::take_arrays;
+use datafusion::common::{Result, ScalarValue};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::logical_expr::Accumulator;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+
+use crate::common::workers::Workers;
+use crate::exec::common::blocking::Waiting;
+use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
+use crate::range_agg::states::StateFunction;
+
+/// The value of each frame, which an accumulator of its own finds, by reading its rows or by merging states of blocks.
+///
+/// # Errors
+/// The accumulators'; an execution error once nothing waits for the values.
+pub(crate) fn accumulated(
+    function: &AggregateFunctionExpr,
+    arguments: &[ArrayRef],
+    frames: &[Range<usize>],
+    waiting: &Waiting,
+    memory: &MemoryReservation,
+) -> Result<ArrayRef> {
+    let rows = FrameRows {
+        function: StateFunction::try_new(function.clone())?,
+        arguments: arguments.to_vec(),
+    };
+    let check = || waiting.check();
+    let tree = state_tree(&rows, frames, &check, memory);
+    let tree = tree.as_ref().map(|(tree, _)| tree);
+    let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
+    let distinct: Vec<&[Range<usize>]> = frames.chunk_by(PartialEq::eq).collect();
+    let at_a_time = tree.map_or(distinct.len(), StateTree::ranges_at_a_time);
+    for some in distinct.chunks(at_a_time.max(1)) {
+        let covered = match tree {
+            Some(tree) => Some(tree.cover(&rows, some.iter().map(|frames| &frames[0]), true)?),
+            None => None,
+        };
+        for (i, equal) in some.iter().enumerate() {
+            waiting.check()?;
+            let frame = equal[0].clone();
+            let result = if frame.is_empty() {
+                function.default_value(function.field().data_type())?
+            } else if let Some(covered) = &covered {
+                covered.accumulate(i)?.evaluate()?
+            } else {
+                let mut accumulator = function.create_accumulator()?;
+                rows.update(&mut *accumulator, frame)?;
+                accumulator.evaluate()?
+            };
+            results.extend(std::iter::repeat_n(result, equal.len()));
+        }
+    }
+    ScalarValue::iter_to_array(results)
+}
+
+/// The rows of a partition as accumulators of an aggregate see them.
+#[derive(Debug)]
+struct FrameRows {
+    function: StateFunction,
+    arguments: Vec<ArrayRef>,
+}
+
+impl AggregatedRows for FrameRows {
+    fn function(&self) -> &StateFunction {
+        &self.function
+    }
+
+    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
+        let slices = self.arguments.iter();
+        let slices = slices.map(|argument| argument.slice(rows.start, rows.len()));
+        accumulator.update_batch(&slices.collect::<Vec<_>>())
+    }
+
+    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {
+        Ok(Box::new(Self {
+            function: StateFunction::try_new(self.function.function.clone())?,
+            arguments: take_arrays(&self.arguments, &UInt32Array::from(rows), None)?,
+        }))
+    }
+}
+
+/// The states of blocks of rows with what registers them, if these are small and the frames long enough; `None` also if
+/// memory is short.
+fn state_tree(
+    rows: &FrameRows,
+    frames: &[Range<usize>],
+    check: &(dyn Fn() -> Result<()> + Sync),
+    memory: &MemoryReservation,
+) -> Option<(StateTree, MemoryReservation)> {
+    let count = rows.arguments.first()?.len();
+    let is_ordered = !rows.function.function.order_bys().is_empty();
+    if is_ordered || frames.iter().map(Range::len).sum::<usize>() <= count {
+        return None;
+    }
+    let blocks = Blocks::choose(rows, count)?;
+    let memory = memory.new_empty();
+    // DataFusion's tasks use all cores already.
+    let workers = Workers::new(1, check);
+    match StateTree::of_all(rows, blocks, count, workers, &memory) {
+        Ok(tree) => Some((tree, memory)),
+        Err(error) => {
+            log::debug!("frames are read, as they have no states of blocks: {error}");
+            None
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Where a quantile is among sorted values, and the value between two of them, as DataFusion's `percentile_cont` computes
+//! them.
+
+/// The steps into which the way between two values is divided.
+const PRECISION: f64 = 1_000_000.0;
+
+/// Where a statistic is among the sorted values of a range.
+pub(crate) struct Place {
+    /// The numbers of two values, from which the statistic is made. No value has them if the range has none.
+    pub(crate) lower: u32,
+    pub(crate) upper: u32,
+    /// How far it is from the lower to the upper value, between 0 and 1; `None` if it is the lower one.
+    pub(crate) weight: Option<f64>,
+}
+
+impl Place {
+    /// The value with this number.
+    pub(crate) fn at(place: u32) -> Self {
+        Self {
+            lower: place,
+            upper: place,
+            weight: None,
+        }
+    }
+
+    /// The quantile of a fraction from 0 to 1, where the last value has this number.
+    pub(crate) fn of_quantile(fraction: f64, last: u32) -> Self {
+        let index = fraction * f64::from(last);
+        let floor = index.floor();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 0 and `last`, as a fraction is between 0 and 1"
+        )]
+        let (lower, upper) = (floor as u32, index.ceil() as u32);
+        let weight = ((index - floor) * PRECISION).trunc() / PRECISION;
+        Self {
+            lower,
+            upper,
+            weight: (lower != upper).then_some(weight),
+        }
+    }
+}
+
+/// The value on the way from one to another.
+pub(crate) fn interpolated(lower: f64, upper: f64, weight: f64) -> f64 {
+    lower + (upper - lower) * weight
+}
