@@ -1,5 +1,5 @@
-//! Where a quantile is among sorted values, and the value between two of them, as DataFusion's `percentile_cont` computes
-//! them.
+//! Where a quantile is among sorted values, and the value between two of them, as DataFusion's `percentile_cont`
+//! computes them.
 
 /// The steps into which the way between two values is divided.
 const PRECISION: f64 = 1_000_000.0;
