@@ -16,6 +16,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
+use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::sorted::byte_sort::sort_bytes;
 use crate::sorted::group_ids::GroupIds;
@@ -287,24 +288,35 @@ fn sort<K: RadixKey>(
 ) -> Result<(CpuKeySearch<K>, RowPermutation)> {
     let SortContext { memory, workers } = context;
     let Some(encoding) = columns.first().map(Column::encoding) else {
-        return Ok((K::search_over(&[], starts), permutation));
+        return Ok((search_over(&[], starts, context)?, permutation));
     };
     // Keys of one group may stay in the chunks they came in.
     let one_group = starts.len() == 2;
     if permutation.is_identity() && one_group && are_sorted(columns, workers)? {
-        return Ok((K::search_over(columns, starts), permutation));
+        return Ok((search_over(columns, starts, context)?, permutation));
     }
     if permutation.is_identity()
         && !one_group
         && let [column] = columns
         && unsorted_groups(column.bits(), encoding, starts, workers)?.is_empty()
     {
-        return Ok((K::search_over(columns, starts), permutation));
+        return Ok((search_over(columns, starts, context)?, permutation));
     }
     memory.try_grow(permutation.len() * size_of::<K>())?;
     let (keys, permutation) = sort_groups(columns, encoding, starts, permutation, context)?;
     let keys = Column::new(Arc::new(keys), encoding);
-    Ok((K::search_over(&[keys], starts), permutation))
+    Ok((search_over(&[keys], starts, context)?, permutation))
+}
+
+/// Prepares the search for sorted keys.
+fn search_over<K: RadixKey>(
+    columns: &[Column<K>],
+    starts: &[usize],
+    SortContext { memory, workers }: SortContext,
+) -> Result<CpuKeySearch<K>> {
+    let keys = columns.iter().map(Column::len).sum();
+    memory.try_grow(K::search_bytes(keys))?;
+    K::search_over(columns, starts, workers.threads()).map_err(engine_error)
 }
 
 /// Whether the keys of columns, one column after another, ascend.

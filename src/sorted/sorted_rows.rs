@@ -11,7 +11,7 @@ use crate::common::errors::engine_error;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
-use rmq_engine::{BoundHints, CandidateRanges, Column, Comparison, SearchHints};
+use rmq_engine::{CandidateRanges, Column, Comparison, SearchHints};
 
 /// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
 /// are not included.
@@ -84,24 +84,23 @@ impl SortedRows {
     pub(crate) fn narrow(
         &self,
         candidates: &mut CandidateRanges,
-        (number, comparison): (usize, Comparison),
+        (_, comparison): (usize, Comparison),
         bounds: &ArrayRef,
-        last_found: &mut SearchHints,
+        _last_found: &mut SearchHints,
     ) -> Result<()> {
         let (targets, nulls) = OrderKeys::from_values(bounds)?;
         if let Some(nulls) = nulls {
             candidates.retain_rows(&nulls);
         }
-        let hints = last_found.of_bound(number);
         match (&self.keys, targets) {
             (RangeKeys::W32(keys), OrderKeys::W32(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds, hints)?;
+                narrow(keys, candidates, comparison, &bounds)?;
             }
             (RangeKeys::W64(keys), OrderKeys::W64(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds, hints)?;
+                narrow(keys, candidates, comparison, &bounds)?;
             }
             (RangeKeys::W128(keys), OrderKeys::W128(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds, hints)?;
+                narrow(keys, candidates, comparison, &bounds)?;
             }
             (RangeKeys::Bytes(keys, order), OrderKeys::Bytes(_, targets)) => {
                 for row in 0..bounds.len() {
@@ -147,12 +146,11 @@ fn narrow<K: SearchKey>(
     candidates: &mut CandidateRanges,
     comparison: Comparison,
     bounds: &[Column<K>],
-    hints: &mut BoundHints,
 ) -> Result<()> {
     let [bounds] = bounds else {
         return internal_err!("the bounds of one batch are in several columns");
     };
-    K::narrow(keys, candidates, comparison, bounds, hints).map_err(engine_error)
+    K::narrow(keys, candidates, comparison, bounds).map_err(engine_error)
 }
 
 /// Returns the first position of a range whose key is not below the bound or, unless `before_equal`, above it.

@@ -35,7 +35,7 @@ pub use error::EngineError;
 pub use index::{Index, Value};
 pub use index_of_parts::SegmentedIndex;
 pub use key::{Encoding, Extreme, Key};
-pub use key_search::{BoundHints, SearchHints};
+pub use key_search::SearchHints;
 pub use order_statistics::{OrderStatistics, RangeDistinct};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{

@@ -10,6 +10,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::RangeJoinChoice;
 use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::reach::collected_reach::MAX_EAGERLY_SORTED_ROWS;
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::range_rows::rows_in_range;
@@ -20,6 +21,9 @@ use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::physical::null_safe_filter::{Keys, take_null_safe_keys};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
+
+/// With more than one probe row for so many build rows, their windows are not expected to prune the build side.
+const MIN_ROWS_PER_WINDOW: usize = 64;
 
 /// The join with one of its sides as the one that is searched: the better one, if either can be.
 pub(super) fn choose_side<'a>(join: &'a Join<'a>, choice: RangeJoinChoice) -> Match<Oriented<'a>> {
@@ -167,7 +171,8 @@ impl<'a> Oriented<'a> {
     }
 
     /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the
-    /// pairs, then if it streams the rows that it keeps, then by the size of what is sorted.
+    /// pairs, then if it streams the rows that it keeps, then if few windows prune what is searched, then by the size
+    /// of what is sorted.
     fn is_better_than(&self, other: &Self) -> bool {
         let streams = |this: &Self| {
             use JoinType::{Full, Right, RightAnti, RightMark, RightSemi};
@@ -185,6 +190,24 @@ impl<'a> Oriented<'a> {
             )
         };
         let rows = |this: &Self| expected_rows(this.build).unwrap_or(usize::MAX);
-        rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
+        if rank(self) != rank(other) {
+            return rank(self) > rank(other);
+        }
+        if self.prunes() != other.prunes() {
+            return self.prunes();
+        }
+        rows(self) < rows(other)
+    }
+
+    /// Whether the windows are so few that they are made out before a large build side is read, and may reach little of
+    /// it. Where they reach all of it, sorting it takes about as long as a search for each of its rows.
+    fn prunes(&self) -> bool {
+        let rows = (expected_rows(self.probe), expected_rows(self.build));
+        let (Some(windows), Some(rows)) = rows else {
+            return false;
+        };
+        self.condition.is_closed()
+            && rows > MAX_EAGERLY_SORTED_ROWS
+            && windows <= rows / MIN_ROWS_PER_WINDOW
     }
 }

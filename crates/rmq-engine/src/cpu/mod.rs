@@ -35,7 +35,7 @@ mod wavelet_matrix;
 
 pub use engine::CpuEngine;
 pub use huge_page_buf::HugePageBuf;
-pub use key_search::interpolation::CpuKeySearch;
+pub use key_search::search::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
 pub use lazy_index::LazyBuild;
 pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};

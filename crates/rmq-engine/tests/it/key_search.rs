@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rmq_engine::cpu::{CpuKeySearch, SearchKey};
-use rmq_engine::{CandidateRanges, Column, Comparison, Encoding, EngineError, SearchHints};
+use rmq_engine::{CandidateRanges, Column, Comparison, Encoding, EngineError};
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{Width, small};
@@ -119,9 +119,8 @@ impl<K: Width + SearchKey> Case<K> {
         Some((*found.first()? as i64, *found.last()? as i64))
     }
 
-    /// Narrows candidates by several bounds, in several batches, with the hints of the previous batches.
+    /// Narrows candidates by several bounds, in several batches.
     fn check_narrow(&self, search: &CpuKeySearch<K>, rows: usize, random: &mut Random) {
-        let mut hints = SearchHints::default();
         let comparisons: Vec<Comparison> = (0..1 + random.below(4))
             .map(|_| COMPARISONS[random.below(4)])
             .collect();
@@ -139,15 +138,13 @@ impl<K: Width + SearchKey> Case<K> {
                 CandidateRanges::all(rows, self.keys.len())
             };
             let mut rows_bounds = vec![vec![]; rows];
-            for (number, comparison) in comparisons.iter().enumerate() {
+            for comparison in comparisons {
                 let bounds = self.bounds(rows, batch != 1, random);
                 let bits: Vec<K> = bounds.iter().map(|b| self.encoding.decode(*b)).collect();
                 let column = Column::new(Arc::new(bits), self.encoding);
-                let hints = hints.of_bound(number);
-                K::narrow(search, &mut candidates, *comparison, &column, hints)
-                    .expect("one bound per row");
+                K::narrow(search, &mut candidates, comparison, &column).expect("one bound per row");
                 for (row_bounds, bound) in rows_bounds.iter_mut().zip(bounds) {
-                    row_bounds.push((*comparison, bound));
+                    row_bounds.push((comparison, bound));
                 }
             }
             let (left, right) = candidates.into_inclusive();
@@ -177,7 +174,7 @@ fn check<K: Width + SearchKey>(random: &mut Random) {
         for groups in [1, 1, 2, 5] {
             let case = Case::<K>::new(n, groups, random);
             let rows = random.below(if small() { 10 } else { 100 });
-            let cpu = K::search_over(&case.columns, &case.group_starts);
+            let cpu = K::search_over(&case.columns, &case.group_starts, 2).expect("memory");
             case.check_narrow(&cpu, rows, random);
         }
     }
@@ -197,7 +194,7 @@ fn keys_are_read_across_columns() {
     let column = |keys: &[u64]| Column::new(Arc::new(keys.to_vec()), Encoding::unsigned());
     let columns = [column(&[1, 2]), column(&[]), column(&[5]), column(&[5, 9])];
     assert!(u64::are_sorted(&columns));
-    let search = u64::search_over(&columns, &[0, 5]);
+    let search = u64::search_over(&columns, &[0, 5], 1).expect("memory");
     assert_eq!(search.len(), 5);
     assert!(!search.is_empty());
     assert_eq!((search.key(0), search.key(2), search.key(4)), (1, 5, 9));
@@ -211,7 +208,7 @@ fn mismatched_lengths_are_errors() {
         Arc::new((0..10).collect::<Vec<u32>>()),
         Encoding::unsigned(),
     );
-    let search = u32::search_over(&[keys], &[0, 10]);
+    let search = u32::search_over(&[keys], &[0, 10], 1).expect("memory");
     let is_lengths = |result: Result<(), EngineError>| {
         assert!(
             matches!(result, Err(EngineError::Lengths { .. })),
@@ -219,10 +216,8 @@ fn mismatched_lengths_are_errors() {
         );
     };
     let bounds = Column::new(Arc::new(vec![3_u32]), Encoding::unsigned());
-    let mut hints = SearchHints::default();
-    let mut narrow = |mut candidates: CandidateRanges| {
-        let hints = hints.of_bound(0);
-        u32::narrow(&search, &mut candidates, Comparison::Above, &bounds, hints)
+    let narrow = |mut candidates: CandidateRanges| {
+        u32::narrow(&search, &mut candidates, Comparison::Above, &bounds)
     };
     is_lengths(narrow(CandidateRanges::all(2, 10)));
     is_lengths(narrow(CandidateRanges::all(1, 11)));

@@ -8,9 +8,6 @@ pub(crate) trait KeyArithmetic: Key {
     /// The distance of neighbouring integers.
     const ONE: Self;
 
-    /// Returns approximately how far this key is above the other; negative where it is below.
-    fn above(self, other: Self) -> f64;
-
     /// Returns how far this key is above the other, modulo the width.
     fn distance(self, other: Self) -> Self;
 
@@ -22,20 +19,6 @@ macro_rules! key_arithmetic {
     ($($key:ty),*) => {$(
         impl KeyArithmetic for $key {
             const ONE: Self = 1;
-
-            #[inline(always)]
-            #[allow(
-                clippy::cast_precision_loss,
-                clippy::cast_lossless,
-                reason = "an estimate; not all of these widths lose precision"
-            )]
-            fn above(self, other: Self) -> f64 {
-                if self >= other {
-                    (self - other) as f64
-                } else {
-                    -((other - self) as f64)
-                }
-            }
 
             #[inline(always)]
             fn distance(self, other: Self) -> Self {

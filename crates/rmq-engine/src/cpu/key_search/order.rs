@@ -35,14 +35,6 @@ pub(crate) fn is_sorted<K: Key>(bits: &[K], encoding: Encoding<K>) -> bool {
     })
 }
 
-/// Returns whether at most one in sixteen keys is below its predecessor.
-pub(crate) fn mostly_ascend<K: Key>(bits: &[K], encoding: Encoding<K>) -> bool {
-    let nexts = bits.get(1..).unwrap_or_default();
-    let pairs = bits.iter().zip(nexts);
-    let descents = pairs.filter(|(key, next)| encoding.encode(**key) > encoding.encode(**next));
-    descents.count() <= bits.len() / 16
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

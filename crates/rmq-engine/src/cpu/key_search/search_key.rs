@@ -10,14 +10,13 @@ use bytemuck::Pod;
 use crate::candidate_ranges::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
-use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
+use crate::cpu::key_search::search::{self, Bounds, CpuKeySearch};
 use crate::cpu::key_search::within;
 use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-use crate::key_search::BoundHints;
 
 /// A key that the CPU can search for: `u32`, `u64` or `u128`.
 pub trait SearchKey: Key + Pod {
@@ -43,15 +42,25 @@ pub trait SearchKey: Key + Pod {
     /// is ignored.
     ///
     /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each
-    /// group. Keys in several groups are in one column.
-    fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
+    /// group. Keys in several groups are in one column. What is built for the search, on up to `threads` threads, takes
+    /// [`SearchKey::search_bytes`].
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`].
+    fn search_over(
+        columns: &[Column<Self>],
+        group_starts: &[usize],
+        threads: usize,
+    ) -> Result<CpuKeySearch<Self>, EngineError>;
+
+    /// Returns the bytes that a search over this many keys takes, besides the keys.
+    fn search_bytes(keys: usize) -> usize;
 
     /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
     /// of a row, also several of one side, are applied one after another.
     ///
     /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
-    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream;
-    /// they change the speed only.
+    /// ([`CandidateRanges::retain_rows`]).
     ///
     /// # Errors
     /// [`EngineError::Lengths`] if there are fewer or more bounds than rows, or a range ends after the last key.
@@ -60,7 +69,6 @@ pub trait SearchKey: Key + Pod {
         candidates: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &Column<Self>,
-        hints: &mut BoundHints,
     ) -> Result<(), EngineError>;
 }
 
@@ -87,8 +95,16 @@ macro_rules! search_key {
                 within::within(keys, intervals)
             }
 
-            fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
-                CpuKeySearch::from_columns(columns, group_starts)
+            fn search_over(
+                columns: &[Column<Self>],
+                group_starts: &[usize],
+                threads: usize,
+            ) -> Result<CpuKeySearch<Self>, EngineError> {
+                CpuKeySearch::from_columns(columns, group_starts, threads)
+            }
+
+            fn search_bytes(keys: usize) -> usize {
+                search::level_bytes::<$key>(keys)
             }
 
             fn narrow(
@@ -96,13 +112,12 @@ macro_rules! search_key {
                 candidates: &mut CandidateRanges,
                 comparison: Comparison,
                 bounds: &Column<Self>,
-                hints: &mut BoundHints,
             ) -> Result<(), EngineError> {
                 let bounds = Bounds {
                     bits: bounds.bits(),
                     encoding: bounds.encoding(),
                 };
-                keys.narrow_candidates(candidates, comparison, bounds, hints)
+                keys.narrow_candidates(candidates, comparison, bounds)
             }
         }
 
