@@ -49,27 +49,6 @@ use crate::logical_plan::range_join::Unmatched;
 /// The most characters of a part of a label in the tree form of EXPLAIN, besides the range: some six lines.
 const MAX_TREE_PART: usize = 120;
 
-/// The parts of a label, `type=Left` and so on, which are separated by commas outside brackets and strings.
-fn parts(label: &str) -> Vec<&str> {
-    let (mut depth, mut is_quoted, mut begin) = (0_i32, false, 0);
-    let mut parts = vec![];
-    for (index, c) in label.char_indices() {
-        match c {
-            '\'' => is_quoted = !is_quoted,
-            _ if is_quoted => {}
-            '[' | '(' => depth += 1,
-            ']' | ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(label[begin..index].trim());
-                begin = index + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(label[begin..].trim());
-    parts
-}
-
 impl RangeJoinExec {
     /// Where the build side comes from, if EXPLAIN is to show it.
     fn shown_origin(&self) -> Option<BuildOrigin> {
@@ -81,10 +60,10 @@ impl RangeJoinExec {
 
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (label, engine) = (&self.parts.label, &self.engine);
+        let engine = &self.engine;
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RangeJoinExec: {label}")?;
+                write!(f, "RangeJoinExec: {}", self.label())?;
                 if let Some(mode) = self.parts.mode.label() {
                     write!(f, ", {mode}")?;
                 }
@@ -98,10 +77,10 @@ impl DisplayAs for RangeJoinExec {
                 }
             }
             DisplayFormatType::TreeRender => {
-                for part in parts(label) {
+                for part in &self.parts.label {
                     // DataFusion shows some thirty lines, and what comes before the range may be long.
                     let shown = if part.starts_with("range=") {
-                        Cow::Borrowed(part)
+                        Cow::Borrowed(part.as_str())
                     } else {
                         Cow::Owned(cut(part, MAX_TREE_PART))
                     };
