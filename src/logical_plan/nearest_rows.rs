@@ -24,6 +24,7 @@ use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::node_methods::node_methods;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use rmq_engine::RangeEnd;
 
 /// For each row of the probe side, the rows of the build side that match, in the order of the range key or of other
 /// expressions, as many as a limit allows.
@@ -90,6 +91,15 @@ pub struct RowLimit {
 }
 
 impl RowLimit {
+    /// The end of a range from which rows are counted.
+    pub(crate) fn end(self) -> RangeEnd {
+        if self.descending {
+            RangeEnd::Last
+        } else {
+            RangeEnd::First
+        }
+    }
+
     /// The rows that are left out, and those that are returned.
     pub(crate) fn with_skipped(self) -> Self {
         Self {
