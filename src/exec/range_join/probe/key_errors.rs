@@ -88,7 +88,7 @@ impl KeyErrors {
     ) -> Result<()> {
         let equality_keys = partition.equality_keys(batch)?;
         let groups = self.groups.find(&equality_keys, batch.num_rows())?;
-        let residual = partition.row_join.as_deref().and_then(RowJoin::residual);
+        let residual = partition.residual();
         let (mut rows, mut failed) = (vec![], vec![]);
         for (row, group) in groups.iter().enumerate() {
             for position in self.rows.get(*group as usize).into_iter().flatten() {

@@ -128,45 +128,7 @@ impl SoughtRows {
         if sought.is_beside_windows(spec) && !spec.prevailing && sought_from.null_count() > 0 {
             return exec_err!("no row is nearest to a point that is NULL");
         }
-        // Without a bound there are no seekers either, and nothing is read.
-        let (least, greatest) = min(&sought_from).zip(max(&sought_from)).unwrap_or_default();
-        // Where windows end on the side that is not sought on.
-        let is_other_end =
-            |(index, _): &(usize, &ArrayRef)| spec.prevailing && *index != sought.bound;
-        let ends = bounds.iter().enumerate().filter(is_other_end);
-        let ends = ends.map(|(_, values)| Ok(max(&numbers(values)?)));
-        let end = ends
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .min();
-        let span = greatest.saturating_sub(least);
-        let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
-        let length = span.max(extent / LEAST_SHARE).max(1);
-        let below = Slice {
-            low: least.checked_sub(length),
-            high: if spec.prevailing { end } else { Some(greatest) },
-            length,
-        };
-        let has_below = sought.sides.iter().any(|side| side.is_below);
-        let next = sought.sides.iter().map(|side| {
-            if side.is_below {
-                return Some(below);
-            }
-            // On both sides, what is between the bounds is in the slice below.
-            let low = if has_below {
-                let next = greatest.checked_add(1);
-                next.filter(|next| *next <= limits(&key_type).1)?
-            } else {
-                least
-            };
-            Some(Slice {
-                low: Some(low),
-                high: greatest.checked_add(length),
-                length,
-            })
-        });
-        let next = next.collect();
+        let next = first_slices(&sought, &sought_from, &bounds, extremes, spec.prevailing)?;
         let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
         let probe = match (&sought.residual, probe.first()) {
             (Some(residual), Some(first)) => Some(match &residual.probe {
@@ -424,6 +386,55 @@ impl SoughtRows {
         }
         Ok(())
     }
+}
+
+/// The slices that are read first, one for each side: from the bounds `sought_from` on, as far as these are apart.
+fn first_slices(
+    sought: &Sought,
+    sought_from: &Decimal128Array,
+    bounds: &[ArrayRef],
+    extremes: Option<(i128, i128)>,
+    is_prevailing: bool,
+) -> Result<Vec<Option<Slice>>> {
+    let key_type = bounds[sought.bound].data_type();
+    // Without a bound there are no seekers either, and nothing is read.
+    let (least, greatest) = min(sought_from).zip(max(sought_from)).unwrap_or_default();
+    // Where windows end on the side that is not sought on.
+    let is_other_end = |(index, _): &(usize, &ArrayRef)| is_prevailing && *index != sought.bound;
+    let ends = bounds.iter().enumerate().filter(is_other_end);
+    let ends = ends.map(|(_, values)| Ok(max(&numbers(values)?)));
+    let end = ends
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .min();
+    let span = greatest.saturating_sub(least);
+    let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
+    let length = span.max(extent / LEAST_SHARE).max(1);
+    let below = Slice {
+        low: least.checked_sub(length),
+        high: if is_prevailing { end } else { Some(greatest) },
+        length,
+    };
+    let has_below = sought.sides.iter().any(|side| side.is_below);
+    let next = sought.sides.iter().map(|side| {
+        if side.is_below {
+            return Some(below);
+        }
+        // On both sides, what is between the bounds is in the slice below.
+        let low = if has_below {
+            let next = greatest.checked_add(1);
+            next.filter(|next| *next <= limits(key_type).1)?
+        } else {
+            least
+        };
+        Some(Slice {
+            low: Some(low),
+            high: greatest.checked_add(length),
+            length,
+        })
+    });
+    Ok(next.collect())
 }
 
 impl Seeker {
