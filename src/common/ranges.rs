@@ -1,5 +1,7 @@
 //! The bounds of ranges: inclusive integers of any type, or decimals of scale 0, in Arrow arrays.
 
+use std::ops::Range;
+
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
@@ -7,6 +9,8 @@ use arrow::datatypes::{
     DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Int64Type, UInt64Type,
 };
 use datafusion::common::{Result, plan_err};
+
+use crate::common::row_number::rows_between;
 use rmq_engine::CandidateRanges;
 
 /// Returns the type that argument `name` of `function` is coerced to: its own for an integer or a decimal of scale 0
@@ -104,6 +108,12 @@ impl Ranges {
         }
     }
 
+    /// The ranges of single positions, empty for `None`.
+    pub(crate) fn of_single(positions: impl IntoIterator<Item = Option<i64>>) -> Self {
+        let positions = positions.into_iter();
+        positions.map(|p| p.map_or((0, -1), |p| (p, p))).collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.left.len()
     }
@@ -114,6 +124,14 @@ impl Ranges {
 
     pub(crate) fn right(&self) -> &[i64] {
         self.right.values()
+    }
+
+    /// The positions in the range of a row, as numbers of rows.
+    ///
+    /// # Errors
+    /// An internal error for positions that no row has.
+    pub(crate) fn rows_of(&self, row: usize) -> Result<Range<u32>> {
+        rows_between((self.left()[row], self.right()[row]))
     }
 
     /// Which ranges are not empty.

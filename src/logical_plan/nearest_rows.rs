@@ -24,6 +24,7 @@ use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::node_methods::node_methods;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use rmq_engine::RangeEnd;
 
 /// For each row of the probe side, the rows of the build side that match, in the order of the range key or of other
 /// expressions, as many as a limit allows.
@@ -90,6 +91,15 @@ pub struct RowLimit {
 }
 
 impl RowLimit {
+    /// The end of a range from which rows are counted.
+    pub(crate) fn end(self) -> RangeEnd {
+        if self.descending {
+            RangeEnd::Last
+        } else {
+            RangeEnd::First
+        }
+    }
+
     /// The rows that are left out, and those that are returned.
     pub(crate) fn with_skipped(self) -> Self {
         Self {
@@ -173,67 +183,40 @@ impl NearestRows {
 }
 
 impl NearestCondition {
-    /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], threshold=p.v > q.v, filter=p.id <> q.id, order=desc,
-    /// limit=5`, where threshold and filter are the parts of the residual.
-    pub(crate) fn with_parts(&self, threshold: Option<&Expr>, filter: Option<&Expr>) -> String {
-        let parts = Parts {
-            condition: self,
-            threshold,
-            filter,
-        };
-        parts.to_string()
+    /// The join as EXPLAIN shows it, with these parts of the residual: what matches, `threshold=p.v > q.v`,
+    /// `filter=p.id <> q.id`, `order=desc`, `limit=5`.
+    pub(crate) fn shown(&self, threshold: Option<&Expr>, filter: Option<&Expr>) -> Vec<String> {
+        let mut shown = self.spec.shown_condition();
+        shown.extend(threshold.map(|threshold| format!("threshold={}", sql_text(threshold))));
+        shown.extend(filter.map(|filter| format!("filter={}", sql_text(filter))));
+        let RowLimit {
+            descending,
+            skip,
+            fetch,
+        } = self.limit;
+        let order_by = &self.order_by;
+        shown.push(match &self.distance {
+            Some(distance) if order_by.is_empty() => format!("order={}", sql_text(&distance.by)),
+            Some(distance) => {
+                let (by, order_by) = (sql_text(&distance.by), expr_vec_fmt!(order_by));
+                format!("order=[{by}, {order_by}]")
+            }
+            None if order_by.is_empty() && descending => "order=desc".to_string(),
+            None if order_by.is_empty() => "order=asc".to_string(),
+            None => format!("order=[{}]", expr_vec_fmt!(order_by)),
+        });
+        if skip > 0 {
+            shown.push(format!("offset={skip}"));
+        }
+        shown.extend(fetch.map(|rows| format!("limit={rows}")));
+        shown
     }
 }
 
 /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], filter=p.v > q.v, order=desc, limit=5`.
 impl Display for NearestCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.with_parts(None, self.residual.as_ref()))
-    }
-}
-
-/// A condition as it is shown.
-struct Parts<'a> {
-    condition: &'a NearestCondition,
-    threshold: Option<&'a Expr>,
-    filter: Option<&'a Expr>,
-}
-
-impl Display for Parts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.condition.spec.fmt_condition(f)?;
-        if let Some(threshold) = self.threshold {
-            write!(f, ", threshold={}", sql_text(threshold))?;
-        }
-        if let Some(filter) = self.filter {
-            write!(f, ", filter={}", sql_text(filter))?;
-        }
-        let RowLimit {
-            descending,
-            skip,
-            fetch,
-        } = self.condition.limit;
-        let order_by = &self.condition.order_by;
-        match &self.condition.distance {
-            Some(distance) if order_by.is_empty() => {
-                write!(f, ", order={}", sql_text(&distance.by))?;
-            }
-            Some(distance) => {
-                let (by, order_by) = (sql_text(&distance.by), expr_vec_fmt!(order_by));
-                write!(f, ", order=[{by}, {order_by}]")?;
-            }
-            None if order_by.is_empty() => {
-                write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
-            }
-            None => write!(f, ", order=[{}]", expr_vec_fmt!(order_by))?,
-        }
-        if skip > 0 {
-            write!(f, ", offset={skip}")?;
-        }
-        match fetch {
-            Some(rows) => write!(f, ", limit={rows}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.shown(None, self.residual.as_ref()).join(", "))
     }
 }
 

@@ -338,40 +338,36 @@ impl RangeJoin {
 }
 
 impl RangeJoinSpec<Expr> {
-    /// Writes what matches: `type=Left, on=[sym], range=p.ts in [q.a, q.b)`.
-    pub(crate) fn fmt_condition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What matches, as EXPLAIN shows it: `type=Left`, `on=[sym]`, `range=p.ts in [q.a, q.b)`.
+    pub(crate) fn shown_condition(&self) -> Vec<String> {
         let kind = match self.unmatched {
             Unmatched::Drop => "Inner",
             Unmatched::Keep => "Left",
             Unmatched::Only => "LeftAnti",
         };
-        write!(f, "type={kind}")?;
+        let mut shown = vec![format!("type={kind}")];
         if !self.on.is_empty() {
             let on = self.on.iter().map(|(probe, build)| match (probe, build) {
                 (Expr::Column(p), Expr::Column(b)) if p.name == b.name => p.name.clone(),
                 (probe, build) => format!("{} = {}", sql_text(build), sql_text(probe)),
             });
-            write!(f, ", on=[{}]", on.collect::<Vec<_>>().join(", "))?;
+            shown.push(format!("on=[{}]", on.collect::<Vec<_>>().join(", ")));
         }
         let bounds = self.bounds.iter().map(|(c, bound)| (*c, sql_text(bound)));
-        let bounds: Vec<_> = bounds.collect();
-        write!(
-            f,
-            ", range={} in {}",
-            sql_text(&self.key),
-            KeyInterval(&bounds)
-        )?;
-        if self.prevailing {
-            f.write_str(" include prevailing")?;
-        }
-        Ok(())
+        let (key, bounds) = (sql_text(&self.key), bounds.collect::<Vec<_>>());
+        let prevailing = if self.prevailing {
+            " include prevailing"
+        } else {
+            ""
+        };
+        let interval = KeyInterval(&bounds);
+        shown.push(format!("range={key} in {interval}{prevailing}"));
+        shown
     }
-}
 
-/// `type=Left, on=[sym], range=p.ts in [q.a, q.b), aggs=[min(p.close), count(*)]`.
-impl Display for RangeJoinSpec<Expr> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_condition(f)?;
+    /// The join as EXPLAIN shows it: what matches, and `aggs=[min(p.close), count(*)]`.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        let mut shown = self.shown_condition();
         let aggregates = self.aggregates.iter().map(|aggregate| {
             match (aggregate.function, aggregate.arguments.as_slice()) {
                 (
@@ -400,7 +396,16 @@ impl Display for RangeJoinSpec<Expr> {
                 _ => aggregate.to_string(),
             }
         });
-        write!(f, ", aggs=[{}]", aggregates.collect::<Vec<_>>().join(", "))
+        let aggregates = aggregates.collect::<Vec<_>>().join(", ");
+        shown.push(format!("aggs=[{aggregates}]"));
+        shown
+    }
+}
+
+/// `type=Left, on=[sym], range=p.ts in [q.a, q.b), aggs=[min(p.close), count(*)]`.
+impl Display for RangeJoinSpec<Expr> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown().join(", "))
     }
 }
 

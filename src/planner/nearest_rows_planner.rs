@@ -15,9 +15,12 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_planner::PhysicalPlanner;
 
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::interval_bounds::with_fast_bounds;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::expr::order_key::{order_key, order_key_from};
@@ -58,16 +61,20 @@ pub(crate) fn plan_nearest_rows(
         None
     };
     let residual = residual.map(filter_of).transpose()?;
-    let (label, threshold) = match threshold {
+    let (mut label, threshold) = match threshold {
         Some((number, threshold)) => {
             let shown = conjuncts.remove(number);
             let rest = conjunction(conjuncts.into_iter().cloned());
-            let label = condition.with_parts(Some(shown), rest.as_ref());
+            let label = condition.shown(Some(shown), rest.as_ref());
             let rest = rest.as_ref().map(filter_of).transpose()?;
             (label, Some(RowThreshold { rest, ..threshold }))
         }
-        None => (condition.to_string(), None),
+        None => {
+            let filter = condition.residual.as_ref();
+            (condition.shown(None, filter), None)
+        }
     };
+    label.push("returns=rows".to_string());
     let all = |side, plan: &Arc<dyn ExecutionPlan>| {
         (0..plan.schema().fields().len()).map(move |index| ColumnIndex { index, side })
     };
@@ -103,9 +110,10 @@ pub(crate) fn plan_nearest_rows(
     };
     let order = order.map(|key| physical(&key, node.build().schema()));
     let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?)?;
-    let label = format!("{label}, returns=rows");
+    let spec = with_fast_bounds(spec, &probe.schema());
     let mode = JoinMode::planned(session.config_options());
-    let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
+    let parts = RangeJoinParts::planned(spec, Some(row_join), label, mode);
+    let joined = RangeJoinExec::try_new(probe, build, parts, RangeJoinEngine::cpu())?;
     let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
     Ok(match node.output_filter() {
         Some(filter) => {

@@ -13,7 +13,9 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::interval_bounds::with_fast_bounds;
 use crate::exec::range_join::mode::JoinMode;
+use crate::exec::range_join::parts::RangeJoinParts;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::all_columns::AllColumns;
 use crate::logical_plan::join_choice::JoinChoice;
@@ -72,7 +74,7 @@ impl ExtensionPlanner for RangeJoinPlanner {
             .spec()
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
         let sides = (Arc::clone(probe_exec), Arc::clone(build_exec));
-        let label = node.spec().to_string();
+        let label = node.spec().shown();
         let exec = range_join_exec(sides, spec, label, &self.indexes, session).await?;
         Ok(Some(Arc::new(exec)))
     }
@@ -81,7 +83,7 @@ impl ExtensionPlanner for RangeJoinPlanner {
 /// Makes the operator of a range join from its parts, as a planner of other logical nodes or the receiver of a
 /// serialized plan needs it.
 ///
-/// `spec` has expressions over the schemas of `probe` and `build`; `label` is shown by EXPLAIN.
+/// `spec` has expressions over the schemas of `probe` and `build`; EXPLAIN shows the parts of `label`.
 ///
 /// # Errors
 /// A planning error if this crate is not registered with the session, if `rmq.engine` forces an engine that is not
@@ -90,7 +92,7 @@ pub async fn plan_range_join(
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,
     spec: RangeJoinSpec<PhysicalExprRef>,
-    label: String,
+    label: Vec<String>,
     session: &dyn Session,
 ) -> Result<RangeJoinExec> {
     let registration = Registration::of(session)?;
@@ -100,12 +102,17 @@ pub async fn plan_range_join(
 async fn range_join_exec(
     (probe, build): (Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>),
     spec: RangeJoinSpec<PhysicalExprRef>,
-    label: String,
+    label: Vec<String>,
     indexes: &Arc<IndexCatalog>,
     session: &dyn Session,
 ) -> Result<RangeJoinExec> {
+    let spec = with_fast_bounds(spec, &probe.schema());
     let catalog = Arc::clone(indexes);
     let engine = RangeJoinEngine::plan(catalog, &spec, (&probe, &build), session).await?;
     let mode = JoinMode::planned(session.config_options());
-    RangeJoinExec::try_new(probe, build, spec, label, engine, mode)
+    let parts = RangeJoinParts {
+        probe_rows: engine.probe_rows(),
+        ..RangeJoinParts::planned(spec, None, label, mode)
+    };
+    RangeJoinExec::try_new(probe, build, parts, engine)
 }

@@ -1,6 +1,6 @@
 //! Groups of rows with equal equality keys.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
@@ -124,12 +124,13 @@ impl Groups {
         }
     }
 
-    /// Returns the group of each row, [`NO_GROUP`] for keys that were never added.
+    /// Returns the group of each of `rows` rows, [`NO_GROUP`] for keys that were never added. Without keys, all rows
+    /// are in group 0.
     ///
     /// # Errors
     /// An execution error for keys of other types.
-    pub(crate) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<u32>> {
-        let mut groups = vec![NO_GROUP; keys.first().map_or(0, Array::len)];
+    pub(crate) fn find(&self, keys: &[ArrayRef], rows: usize) -> Result<Vec<u32>> {
+        let mut groups = vec![0; rows];
         let mut ids = vec![];
         for (i, (column, key)) in self.columns.iter().zip(keys).enumerate() {
             if i == 0 {
@@ -171,7 +172,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use arrow::array::{Float32Array, Float64Array, Int64Array, StringArray, UInt64Array};
+    use arrow::array::{Array, Float32Array, Float64Array, Int64Array, StringArray, UInt64Array};
     use arrow::compute::{cast, concat, take};
     use arrow::datatypes::{DataType as T, IntervalUnit, TimeUnit};
     use datafusion::common::ScalarValue;
@@ -322,7 +323,7 @@ mod tests {
                 if batch < 2 {
                     groups.add(&keys, &mut found).unwrap();
                 }
-                let found_ids = groups.find(&keys).unwrap();
+                let found_ids = groups.find(&keys, rows).unwrap();
                 for row in 0..rows {
                     let expected = match key(&keys, row) {
                         None => NO_GROUP,
@@ -372,11 +373,8 @@ mod tests {
                     .unwrap();
                 assert_eq!(of_codes, of_texts, "{rows} rows from {from}");
             }
-            let expected = by_text.find(std::slice::from_ref(&reversed)).unwrap();
-            assert_eq!(
-                by_code.find(std::slice::from_ref(&coded)).unwrap(),
-                expected
-            );
+            let expected = by_text.find(&[Arc::clone(&reversed)], 1000).unwrap();
+            assert_eq!(by_code.find(&[Arc::clone(&coded)], 1000).unwrap(), expected);
         }
     }
 }

@@ -70,10 +70,8 @@ impl SortedRows {
         let Some(groups) = &self.groups else {
             return Ok(CandidateRanges::all(rows, self.len()));
         };
-        Ok(CandidateRanges::of_groups(
-            groups.find(equal)?,
-            &self.starts,
-        ))
+        let groups = groups.find(equal, rows)?;
+        Ok(CandidateRanges::of_groups(groups, &self.starts))
     }
 
     /// Intersects each row's candidates with the positions whose key compares so with the row's bound; a NULL bound

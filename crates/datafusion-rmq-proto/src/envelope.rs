@@ -13,7 +13,7 @@ use prost::Message;
 const MAGIC: &[u8; 3] = b"RMQ";
 /// The version of the messages that this crate writes, and the only one that it reads: client and workers are of one
 /// release.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 8;
 
 /// Whether the bytes are in such a frame, of any version.

@@ -49,8 +49,8 @@ pub(crate) struct RangeJoin {
     pub(crate) spec: RangeJoinSpec,
     #[prost(message, optional, tag = "2")]
     pub(crate) row_join: Option<RowJoin>,
-    #[prost(string, tag = "3")]
-    pub(crate) label: String,
+    #[prost(string, repeated, tag = "3")]
+    pub(crate) label: Vec<String>,
     #[prost(uint32, tag = "4")]
     pub(crate) mode: u32,
     #[prost(bool, tag = "5")]

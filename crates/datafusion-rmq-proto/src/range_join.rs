@@ -48,7 +48,7 @@ pub(crate) fn write(join: &RangeJoinExec, encoder: Encoder) -> Result<messages::
         return plan_err!(
             "the range join {} shares its searched side among all partitions, so another process, which may execute only some of \
              them, would lose rows: plan the query with SET rmq.join_mode = 'collected' or 'partitioned'",
-            parts.label
+            join.label()
         );
     }
     let row_join = parts.row_join.as_deref();

@@ -1,5 +1,8 @@
 //! Methods that operators have in common.
 
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
 /// `ExecutionPlan::with_new_children`, which is deprecated, by `replace_children`.
@@ -127,6 +130,17 @@ macro_rules! no_inputs {
 
         $crate::exec::common::plan_methods::with_new_children!();
     };
+}
+
+/// `ExecutionPlan::apply_expressions` of an operator with these expressions.
+pub(crate) fn visit_all<'a>(
+    expressions: impl IntoIterator<Item = &'a PhysicalExprRef>,
+    f: &mut dyn FnMut(&PhysicalExprRef) -> Result<TreeNodeRecursion>,
+) -> Result<TreeNodeRecursion> {
+    let mut expressions = expressions.into_iter();
+    expressions.try_fold(TreeNodeRecursion::Continue, |next, expression| {
+        next.visit_sibling(|| f(expression))
+    })
 }
 
 /// The operators of a hidden plan, as EXPLAIN shows them.

@@ -100,6 +100,6 @@ pub(crate) fn evaluate_threshold(
     batch: &RecordBatch,
     ranges: &Ranges,
 ) -> Result<ArrayRef> {
-    let can_match = || ranges.iter().map(|(left, right)| left <= right).collect();
+    let can_match = || ranges.matched().collect();
     evaluate_bound(threshold, batch, can_match)
 }

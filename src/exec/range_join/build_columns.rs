@@ -17,7 +17,7 @@ use rmq_engine::Comparison;
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and
 /// the columns that single rows are taken of ("values").
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent properties of a join"
@@ -93,7 +93,7 @@ impl BuildColumns {
         let aggregates = aggregates.collect();
         let row_columns: Vec<usize> = row_columns.iter().map(&mut value_index).collect();
         let row_order = row_join.filter(|join| join.is_ordered()).and_then(|join| {
-            let descending = join.limit()?.descending;
+            let descending = join.limit?.descending;
             Some((*row_columns.last()?, descending))
         });
         let equality_keys = spec.on.iter().map(|(_, build)| build);
@@ -104,7 +104,7 @@ impl BuildColumns {
             aggregates,
             row_columns,
             returns_rows: row_join.is_some(),
-            returns_in_order: row_join.is_some_and(|join| join.limit().is_some()),
+            returns_in_order: row_join.is_some_and(|join| join.limit.is_some()),
             row_order,
             marks_rows: row_join.is_some_and(RowJoin::marks_build_rows),
             comparisons: spec
@@ -112,9 +112,8 @@ impl BuildColumns {
                 .iter()
                 .map(|(comparison, _)| *comparison)
                 .collect(),
-            may_divide: false,
             prevailing: spec.prevailing,
-            keeps_order: false,
+            ..Self::default()
         }
     }
 
@@ -123,16 +122,8 @@ impl BuildColumns {
         Self {
             num_equality_keys: keys.len().saturating_sub(1),
             expressions: keys,
-            aggregates: vec![],
-            row_columns: vec![],
-            returns_rows: false,
-            returns_in_order: false,
-            row_order: None,
-            marks_rows: false,
-            comparisons: vec![],
-            may_divide: false,
-            prevailing: false,
             keeps_order: true,
+            ..Self::default()
         }
     }
 

@@ -71,7 +71,6 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow::compute::SortOptions;
-use arrow::datatypes::Schema;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, plan_err};
 use datafusion::physical_expr::expressions::Column;
@@ -90,7 +89,6 @@ use crate::exec::common::row_positions::{why_no_positions, with_positions};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
-use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
 use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::probe::probe_ahead::is_worthwhile;
@@ -126,50 +124,31 @@ pub struct RangeJoinExec {
 }
 
 impl RangeJoinExec {
+    /// The join of these inputs. One that makes something of single pairs runs on the CPU.
     pub(crate) fn try_new(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
-        spec: RangeJoinSpec<PhysicalExprRef>,
-        label: String,
+        parts: RangeJoinParts,
         engine: RangeJoinEngine,
-        mode: JoinMode,
     ) -> Result<Self> {
-        Self::planned(probe, build, spec, None, label, engine, mode)
-    }
-
-    /// A join that makes `row_join` of single pairs. It runs on the CPU.
-    pub(crate) fn try_new_row_join(
-        probe: Arc<dyn ExecutionPlan>,
-        build: Arc<dyn ExecutionPlan>,
-        spec: RangeJoinSpec<PhysicalExprRef>,
-        row_join: RowJoin,
-        label: String,
-        mode: JoinMode,
-    ) -> Result<Self> {
-        let (engine, row_join) = (RangeJoinEngine::cpu(), Some(Arc::new(row_join)));
-        Self::planned(probe, build, spec, row_join, label, engine, mode)
-    }
-
-    fn planned(
-        probe: Arc<dyn ExecutionPlan>,
-        build: Arc<dyn ExecutionPlan>,
-        spec: RangeJoinSpec<PhysicalExprRef>,
-        row_join: Option<Arc<RowJoin>>,
-        label: String,
-        engine: RangeJoinEngine,
-        mode: JoinMode,
-    ) -> Result<Self> {
-        let parts = RangeJoinParts {
-            spec: Arc::new(with_fast_bounds(spec, &probe.schema())),
-            row_join,
-            label,
-            mode,
-            is_undivided: false,
-            position: None,
-            fetch: None,
-            probe_rows: engine.probe_rows(),
+        let spec = &parts.spec;
+        let outputs = spec.aggregates.iter().map(RangeAggregate::field);
+        let metadata = spec.metadata.clone().into_iter().collect();
+        let properties = match &parts.row_join {
+            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
+            _ => properties_with(probe.as_ref(), outputs, metadata)?,
         };
-        Self::of_parts(probe, build, parts, engine)
+        Ok(Self {
+            probe,
+            build,
+            parts,
+            engine,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+            run: Arc::default(),
+            may_prune: OnceLock::new(),
+            origin: None,
+        })
     }
 
     /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
@@ -186,7 +165,7 @@ impl RangeJoinExec {
         if mode == JoinMode::Partitioned
             && let Some(reason) = self.why_shared()?
         {
-            let label = &self.parts.label;
+            let label = self.label();
             return plan_err!("the range join {label} can't be partitioned: {reason}");
         }
         let mut parts = RangeJoinParts {
@@ -330,33 +309,7 @@ impl RangeJoinExec {
         Ok(Self {
             run: Arc::new(self.run.renewed()),
             origin: self.origin,
-            ..Self::of_parts(probe, build, parts, self.engine.clone())?
-        })
-    }
-
-    fn of_parts(
-        probe: Arc<dyn ExecutionPlan>,
-        build: Arc<dyn ExecutionPlan>,
-        parts: RangeJoinParts,
-        engine: RangeJoinEngine,
-    ) -> Result<Self> {
-        let spec = &parts.spec;
-        let outputs = spec.aggregates.iter().map(RangeAggregate::field);
-        let metadata = spec.metadata.clone().into_iter().collect();
-        let properties = match &parts.row_join {
-            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
-            _ => properties_with(probe.as_ref(), outputs, metadata)?,
-        };
-        Ok(Self {
-            probe,
-            build,
-            parts,
-            engine,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-            run: Arc::default(),
-            may_prune: OnceLock::new(),
-            origin: None,
+            ..Self::try_new(probe, build, parts, self.engine.clone())?
         })
     }
 
@@ -478,8 +431,8 @@ impl RangeJoinExec {
 
     /// The keys, bounds and aggregates as EXPLAIN shows them, in the query's column names.
     #[must_use]
-    pub fn label(&self) -> &str {
-        &self.parts.label
+    pub fn label(&self) -> String {
+        self.parts.label.join(", ")
     }
 
     /// The probe side and the build side.
@@ -515,6 +468,25 @@ impl RangeJoinExec {
 }
 
 impl RangeJoinParts {
+    /// The parts of a planned join, which shows `label` in EXPLAIN.
+    pub(crate) fn planned(
+        spec: RangeJoinSpec<PhysicalExprRef>,
+        row_join: Option<RowJoin>,
+        label: Vec<String>,
+        mode: JoinMode,
+    ) -> Self {
+        Self {
+            spec: Arc::new(spec),
+            row_join: row_join.map(Arc::new),
+            label,
+            mode,
+            is_undivided: false,
+            position: None,
+            fetch: None,
+            probe_rows: None,
+        }
+    }
+
     /// The parts of `join`.
     #[must_use]
     pub fn of(join: &RangeJoinExec) -> Self {
@@ -545,22 +517,9 @@ impl RangeJoinParts {
         };
         Ok(RangeJoinExec {
             run: Arc::new(OncePerRun::of_one_run()),
-            ..RangeJoinExec::of_parts(probe, build, self, engine)?
+            ..RangeJoinExec::try_new(probe, build, self, engine)?
         })
     }
-}
-
-/// Rewrites the bounds into the form that is evaluated fastest.
-fn with_fast_bounds(
-    mut spec: RangeJoinSpec<PhysicalExprRef>,
-    probe: &Schema,
-) -> RangeJoinSpec<PhysicalExprRef> {
-    for (_, bound) in &mut spec.bounds {
-        if let Ok(fast) = with_durations(bound, probe) {
-            *bound = fast;
-        }
-    }
-    spec
 }
 
 impl EmbeddedProjection for RangeJoinExec {

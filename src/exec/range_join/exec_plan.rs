@@ -1,7 +1,6 @@
 //! `RangeJoinExec` as an operator of a plan: what EXPLAIN shows of it, its properties, what rules may do with it, and
 //! its execution.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -31,7 +30,7 @@ use datafusion::physical_plan::{
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::{cut, tree_text};
 use crate::exec::common::filter_pushdown::filters_of_columns;
-use crate::exec::common::plan_methods::with_new_children;
+use crate::exec::common::plan_methods::{visit_all, with_new_children};
 use crate::exec::range_join::build_side::origin::BuildOrigin;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
@@ -39,7 +38,7 @@ use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::probe::build_input::BuildInput;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
-use crate::exec::range_join::probe::probe_build::ProbeBuild;
+use crate::exec::range_join::probe::probe_build::{JoinRun, ProbeBuild};
 use crate::exec::range_join::probe::probe_input::ProbeInput;
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
@@ -49,27 +48,6 @@ use crate::logical_plan::range_join::Unmatched;
 /// The most characters of a part of a label in the tree form of EXPLAIN, besides the range: some six lines.
 const MAX_TREE_PART: usize = 120;
 
-/// The parts of a label, `type=Left` and so on, which are separated by commas outside brackets and strings.
-fn parts(label: &str) -> Vec<&str> {
-    let (mut depth, mut is_quoted, mut begin) = (0_i32, false, 0);
-    let mut parts = vec![];
-    for (index, c) in label.char_indices() {
-        match c {
-            '\'' => is_quoted = !is_quoted,
-            _ if is_quoted => {}
-            '[' | '(' => depth += 1,
-            ']' | ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(label[begin..index].trim());
-                begin = index + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(label[begin..].trim());
-    parts
-}
-
 impl RangeJoinExec {
     /// Where the build side comes from, if EXPLAIN is to show it.
     fn shown_origin(&self) -> Option<BuildOrigin> {
@@ -77,47 +55,47 @@ impl RangeJoinExec {
         let executed = BuildOrigin::executed(&self.metrics.clone_inner());
         Some(executed.unwrap_or(planned))
     }
+
+    /// The probe side, if it is read before the build side.
+    fn probe_ahead(&self, run: &JoinRun, context: &Arc<TaskContext>) -> Result<Option<ProbeAhead>> {
+        let config = context.session_config().options();
+        if !self.reads_ahead(config)? {
+            return Ok(None);
+        }
+        Ok(Some(ProbeAhead {
+            inputs: Arc::clone(&run.inputs),
+            probe: Arc::clone(&self.probe),
+            spec: self.reach_spec(),
+            sought: self.sought(),
+            prunes_scan: self.prunes_scan(config)?,
+            context: Arc::clone(context),
+        }))
+    }
 }
 
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (label, engine) = (&self.parts.label, &self.engine);
+        let (mode, fetch) = (self.parts.mode.label(), self.parts.fetch);
+        let (mode, fetch) = (
+            mode.map(String::from),
+            fetch.map(|rows| format!("fetch={rows}")),
+        );
+        let engine = Some(format!("engine={}", self.engine));
+        let origin = self.shown_origin().map(|origin| format!("index={origin}"));
+        let mut others = [mode, fetch, engine, origin].into_iter().flatten();
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RangeJoinExec: {label}")?;
-                if let Some(mode) = self.parts.mode.label() {
-                    write!(f, ", {mode}")?;
-                }
-                if let Some(rows) = self.parts.fetch {
-                    write!(f, ", fetch={rows}")?;
-                }
-                write!(f, ", engine={engine}")?;
-                match self.shown_origin() {
-                    Some(origin) => write!(f, ", index={origin}"),
-                    None => Ok(()),
-                }
+                write!(f, "RangeJoinExec: {}", self.label())?;
+                others.try_for_each(|other| write!(f, ", {other}"))
             }
             DisplayFormatType::TreeRender => {
-                for part in parts(label) {
+                for part in &self.parts.label {
                     // DataFusion shows some thirty lines, and what comes before the range may be long.
-                    let shown = if part.starts_with("range=") {
-                        Cow::Borrowed(part)
-                    } else {
-                        Cow::Owned(cut(part, MAX_TREE_PART))
-                    };
-                    writeln!(f, "{}", tree_text(&shown))?;
+                    let is_range = part.starts_with("range=");
+                    let length = if is_range { usize::MAX } else { MAX_TREE_PART };
+                    writeln!(f, "{}", tree_text(&cut(part, length)))?;
                 }
-                if let Some(mode) = self.parts.mode.label() {
-                    writeln!(f, "{mode}")?;
-                }
-                if let Some(rows) = self.parts.fetch {
-                    writeln!(f, "fetch={rows}")?;
-                }
-                writeln!(f, "engine={engine}")?;
-                match self.shown_origin() {
-                    Some(origin) => writeln!(f, "index={origin}"),
-                    None => Ok(()),
-                }
+                others.try_for_each(|other| writeln!(f, "{other}"))
             }
         }
     }
@@ -253,17 +231,13 @@ impl ExecutionPlan for RangeJoinExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        let mut next = TreeNodeRecursion::Continue;
         let residual = self
             .parts
             .row_join
             .as_ref()
             .and_then(|join| join.residual());
         let residual = residual.map(JoinFilter::expression);
-        for expression in self.parts.spec.expressions().chain(residual) {
-            next = next.visit_sibling(|| f(expression))?;
-        }
-        Ok(next)
+        visit_all(self.parts.spec.expressions().chain(residual), f)
     }
 
     fn replace_children(
@@ -300,20 +274,8 @@ impl ExecutionPlan for RangeJoinExec {
         let is_bounded = !self.probe.boundedness().is_unbounded();
         let mut columns = self.build_columns();
         columns.may_divide = self.may_divide()?;
-        let config = context.session_config().options();
         let run = self.run.run(&context, partition, partitions);
-        let ahead = if self.reads_ahead(config)? {
-            Some(ProbeAhead {
-                inputs: Arc::clone(&run.inputs),
-                probe: Arc::clone(&self.probe),
-                spec: self.reach_spec(),
-                sought: self.sought(),
-                prunes_scan: self.prunes_scan(config)?,
-                context: Arc::clone(&context),
-            })
-        } else {
-            None
-        };
+        let ahead = self.probe_ahead(&run, &context)?;
         let probe_input = match &ahead {
             Some(ahead) => ahead.input(partition)?,
             None => ProbeInput::new(self.probe.execute(partition, Arc::clone(&context))?),

@@ -17,10 +17,24 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use crate::expr::shifted_bound::ZonedSumUdf;
+use crate::logical_plan::range_join::RangeJoinSpec;
+
+/// The same join, over a probe side of this schema, with its bounds in the form that is evaluated fastest.
+pub(crate) fn with_fast_bounds(
+    mut spec: RangeJoinSpec<PhysicalExprRef>,
+    probe: &Schema,
+) -> RangeJoinSpec<PhysicalExprRef> {
+    for (_, bound) in &mut spec.bounds {
+        if let Ok(fast) = with_durations(bound, probe) {
+            *bound = fast;
+        }
+    }
+    spec
+}
 
 /// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same.
 /// `schema` is the input of the expression.
-pub(crate) fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result<PhysicalExprRef> {
+fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result<PhysicalExprRef> {
     let rewritten = Arc::clone(bound).transform_up(|expression| {
         let rewritten = expression
             .downcast_ref::<BinaryExpr>()

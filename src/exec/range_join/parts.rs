@@ -15,8 +15,8 @@ pub struct RangeJoinParts {
     pub spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// What is made of single pairs, if anything.
     pub row_join: Option<Arc<RowJoin>>,
-    /// The join as EXPLAIN shows it.
-    pub label: String,
+    /// The join as EXPLAIN shows it: `type=Left`, `on=[sym]` and so on.
+    pub label: Vec<String>,
     /// How the build side is divided.
     pub mode: JoinMode,
     /// Whether nothing divides the sides of a partitioned join: each has one partition.

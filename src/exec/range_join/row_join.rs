@@ -181,11 +181,6 @@ impl RowJoin {
         self.order.is_some() && self.distance.is_some()
     }
 
-    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
-    pub(crate) fn limit(&self) -> Option<RowLimit> {
-        self.limit
-    }
-
     /// Whether what several segments of a build side have for a probe row can be put together: all of it, or the first
     /// few rows in an order that is the same for all probe rows.
     pub(crate) fn merges_segments(&self) -> bool {
@@ -193,10 +188,6 @@ impl RowJoin {
             let most = limit.with_skipped().fetch;
             self.distance.is_none() && most.is_some_and(|most| most <= MAX_MERGED_ROWS)
         })
-    }
-
-    pub(crate) fn join_type(&self) -> JoinType {
-        self.join_type
     }
 
     /// The further condition on pairs.
@@ -333,7 +324,7 @@ impl RowJoin {
         positions: Range<usize>,
         is_matched: impl Fn(usize) -> bool,
     ) -> Result<Vec<RecordBatch>> {
-        let returned = match self.join_type() {
+        let returned = match self.join_type {
             JoinType::RightMark => None,
             JoinType::RightSemi => Some(true),
             _ => Some(false),

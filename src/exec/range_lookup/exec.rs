@@ -22,7 +22,7 @@ use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
-use crate::exec::common::plan_methods::{row_for_row, with_new_children};
+use crate::exec::common::plan_methods::{row_for_row, visit_all, with_new_children};
 use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
@@ -143,13 +143,9 @@ impl ExecutionPlan for RangeLookupExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        let mut next = TreeNodeRecursion::Continue;
-        let arguments = self.calls.iter();
-        let arguments = arguments.flat_map(|c| [&c.left, &c.right].into_iter().chain(&c.threshold));
-        for bound in arguments {
-            next = next.visit_sibling(|| f(bound))?;
-        }
-        Ok(next)
+        let calls = self.calls.iter();
+        let arguments = calls.flat_map(|c| [&c.left, &c.right].into_iter().chain(&c.threshold));
+        visit_all(arguments, f)
     }
 
     fn replace_children(

@@ -28,7 +28,7 @@ use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext, SharedWork};
 use crate::exec::common::output_batches::OutputBatches;
-use crate::exec::common::plan_methods::with_new_children;
+use crate::exec::common::plan_methods::{visit_all, with_new_children};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
 use crate::exec::unique_groups::replay::ReplayExec;
@@ -150,11 +150,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        let mut next = TreeNodeRecursion::Continue;
-        for value in &self.groups.values {
-            next = next.visit_sibling(|| f(value))?;
-        }
-        Ok(next)
+        visit_all(&self.groups.values, f)
     }
 
     fn replace_children(

@@ -31,8 +31,11 @@ use datafusion::physical_plan::{ExecutionPlan, displayable};
 
 use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::common::sql_text::numbered_text;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::interval_bounds::with_fast_bounds;
 use crate::exec::range_join::mode::JoinMode;
+use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
@@ -185,11 +188,7 @@ impl Oriented<'_> {
         let (residual, threshold) = (condition.residual.as_ref(), condition.threshold.as_ref());
         let row_join = RowJoin::try_new(join_type, residual, threshold, &columns, schema)?;
         let (probe, build) = (Arc::clone(probe), Arc::clone(build));
-        if !row_join.returns_probe_rows() {
-            let joined =
-                RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
-            return Ok(Arc::new(joined));
-        }
+        let returns_probe_rows = row_join.returns_probe_rows();
         let probe_columns = probe.schema().fields().len();
         if join_type == JoinType::LeftMark {
             spec.aggregates.push(RangeAggregate {
@@ -200,9 +199,14 @@ impl Oriented<'_> {
                 call: None,
             });
         }
-        let names = join.plan.schema();
-        let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
+        let spec = with_fast_bounds(spec, &probe.schema());
+        let parts = RangeJoinParts::planned(spec, Some(row_join), label, mode);
+        let joined = RangeJoinExec::try_new(probe, build, parts, RangeJoinEngine::cpu())?;
         let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
+        if !returns_probe_rows {
+            return Ok(joined);
+        }
+        let names = join.plan.schema();
         let is_all =
             |(i, column): (usize, &ColumnIndex)| column.side == JoinSide::Left && column.index == i;
         if columns.len() == probe_columns && columns.iter().enumerate().all(is_all) {
@@ -225,7 +229,7 @@ impl Oriented<'_> {
     }
 
     /// The join as EXPLAIN shows it.
-    fn label(&self) -> Result<String> {
+    fn label(&self) -> Result<Vec<String>> {
         let mut parts = vec![format!("type={}", self.join_type)];
         if !self.on.is_empty() {
             let on = self.on.iter();
@@ -263,6 +267,6 @@ impl Oriented<'_> {
             _ => "rows",
         };
         parts.push(format!("returns={returned}"));
-        Ok(parts.join(", "))
+        Ok(parts)
     }
 }

@@ -158,7 +158,7 @@ fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
     }
     let (sides, pairs) = if let Some(join) = input.downcast_ref::<RangeJoinExec>() {
         let rows = join.returned_rows();
-        if rows.is_none_or(|rows| rows.returns_build_rows() || rows.limit().is_some()) {
+        if rows.is_none_or(|rows| rows.returns_build_rows() || rows.limit.is_some()) {
             return Ok(None);
         }
         let spec = join.spec();

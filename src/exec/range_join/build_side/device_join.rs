@@ -133,7 +133,7 @@ impl DeviceJoin {
     /// An execution error for keys of other types than those of the build side.
     pub(crate) fn groups(&self, rows: usize, equality_keys: &[ArrayRef]) -> Result<Vec<u32>> {
         match &self.side.keys.groups {
-            Some(groups) => groups.find(equality_keys),
+            Some(groups) => groups.find(equality_keys, rows),
             None => Ok(vec![0; rows]),
         }
     }

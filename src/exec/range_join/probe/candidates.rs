@@ -5,7 +5,7 @@ use std::ops::Range;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_range, rows_between};
+use crate::common::row_number::{row_number, row_range};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
@@ -81,7 +81,7 @@ impl Candidates {
     /// all, the next row becomes the current one.
     fn next_positions(&mut self, limit: usize) -> Result<(u32, Range<u32>, bool)> {
         let row = self.row;
-        let range = rows_between((self.ranges.left()[row], self.ranges.right()[row]))?;
+        let range = self.ranges.rows_of(row)?;
         let range = range.start as usize..range.end as usize;
         let rest = range.len() - self.taken;
         let rows = rest.min(limit);

@@ -16,13 +16,14 @@ use datafusion::common::{Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_range};
+use crate::common::row_number::row_number;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
-use crate::exec::range_join::probe::search_window::SearchWindow;
+use crate::exec::range_join::probe::search_window::{SearchWindow, take_from};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
+use rmq_engine::RangeEnd;
 
 /// The search for the closest matches of the rows of a probe batch.
 pub(crate) struct ClosestMatches {
@@ -93,10 +94,9 @@ impl ClosestMatches {
 
     /// How many matches of a row have to be known.
     fn needed(&self) -> usize {
-        let fetch = self.limit.fetch.unwrap_or(usize::MAX);
-        match fetch {
-            0 => 0,
-            _ => self.limit.skip.saturating_add(fetch),
+        match self.limit.fetch {
+            Some(0) => 0,
+            _ => self.limit.with_skipped().fetch.unwrap_or(usize::MAX),
         }
     }
 
@@ -135,17 +135,9 @@ impl ClosestMatches {
         let begin = |row: u32, range: Range<u32>| {
             let (row_index, is_empty) = (row as usize, range.is_empty() || candidates == 0);
             let range = if is_empty { 0..0 } else { range };
-            let up_to_point = (
-                self.up_to_point.left()[row_index],
-                self.up_to_point.right()[row_index],
-            );
+            let up_to_point = self.up_to_point.rows_of(row_index)?;
             // Without a row up to the point, all are after it.
-            let point = if up_to_point.0 > up_to_point.1 {
-                range.start
-            } else {
-                let (start, end) = (i64::from(range.start), i64::from(range.end));
-                row_range(0..up_to_point.1.saturating_add(1).clamp(start, end))?.end
-            };
+            let point = up_to_point.end.clamp(range.start, range.end);
             Ok(PointSearch {
                 row,
                 point,
@@ -162,9 +154,12 @@ impl ClosestMatches {
             if search.is_done {
                 return Ok(0);
             }
-            let before = search.take_before(room, &mut slice.positions)?;
+            let (most, positions) = (search.candidates, &mut slice.positions);
+            let rest = &mut search.before;
+            let before = take_from(RangeEnd::Last, rest, most.min(room), positions)?;
             slice.end((number, false), search.row);
-            let after = search.take_after(room - before, &mut slice.positions)?;
+            let (room, rest) = (room - before, &mut search.after);
+            let after = take_from(RangeEnd::First, rest, most.min(room), &mut slice.positions)?;
             slice.end((number, true), search.row);
             if before + after > 0 {
                 search.candidates = search.candidates.saturating_mul(2);
@@ -193,28 +188,6 @@ impl ClosestMatches {
 }
 
 impl PointSearch {
-    /// Takes the next candidates before the point, at most `room`, and returns how many.
-    fn take_before(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<usize> {
-        let taken = self.taken(&self.before, room)?;
-        let start = self.before.end - taken;
-        positions.extend((start..self.before.end).rev());
-        self.before.end = start;
-        Ok(taken as usize)
-    }
-
-    /// Takes the next candidates after the point, at most `room`, and returns how many.
-    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) -> Result<usize> {
-        let taken = self.taken(&self.after, room)?;
-        let end = self.after.start + taken;
-        positions.extend(self.after.start..end);
-        self.after.start = end;
-        Ok(taken as usize)
-    }
-
-    fn taken(&self, rest: &Range<u32>, room: usize) -> Result<u32> {
-        row_number(self.candidates.min(room).min(rest.len()))
-    }
-
     fn add(&mut self, ranks: &PairRanks, pair: usize, position: u32, is_after: bool) {
         let steps = if is_after {
             position - self.point
@@ -311,10 +284,11 @@ fn grows_to_both_ends(
     };
     let mut grows = vec![true; ranges.len()];
     let (mut rows, mut searched) = (vec![], vec![]);
-    for (row, (left, right)) in ranges.iter().enumerate() {
-        if left <= right {
+    for row in 0..ranges.len() {
+        let range = ranges.rows_of(row)?;
+        if !range.is_empty() {
             rows.push(row_number(row)?);
-            searched.push(row_range(left..right + 1)?);
+            searched.push(range);
         }
     }
     let ends = [

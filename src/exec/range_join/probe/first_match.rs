@@ -14,24 +14,21 @@ use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_numbers, rows_between};
+use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
+use crate::exec::range_join::probe::search_window::take_from;
+use rmq_engine::RangeEnd;
 
 /// The number of candidates of each row in the first round.
 const FIRST_CANDIDATES: usize = 4;
 
 /// A probe row without a match so far, and the positions that have not been looked at.
-#[derive(Clone, Copy)]
 struct Undecided {
     row: u32,
-    start: u32,
-    end: u32,
+    rest: Range<u32>,
 }
-
-/// A range without rows.
-const EMPTY: (i64, i64) = (0, -1);
 
 /// For each row of a batch the range of the first row in its range that meets a condition, or an empty one. Candidates
 /// are the rows of its range, or those of them that are `qualifying`, and at most `slice_rows` are evaluated at once.
@@ -45,14 +42,14 @@ pub(crate) fn first_matches(
     slice_rows: usize,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Ranges> {
-    let mut found = vec![EMPTY; ranges.len()];
+    let mut found = vec![None; ranges.len()];
     let mut candidates = FIRST_CANDIDATES.min(slice_rows);
     // The last row is first.
     let mut round = vec![];
-    for (row, range) in (0..).zip(ranges.iter()) {
-        let Range { start, end } = rows_between(range)?;
-        if start < end {
-            round.push(Undecided { row, start, end });
+    for row in 0..ranges.len() {
+        let (rest, row) = (ranges.rows_of(row)?, row_number(row)?);
+        if !rest.is_empty() {
+            round.push(Undecided { row, rest });
         }
     }
     while !round.is_empty() {
@@ -73,9 +70,8 @@ pub(crate) fn first_matches(
             let mut first = 0;
             for (undecided, end) in slice.ended {
                 if let [position, ..] = slice.positions[first..end] {
-                    let position = i64::from(position);
-                    found[undecided.row as usize] = (position, position);
-                } else if undecided.start < undecided.end {
+                    found[undecided.row as usize] = Some(i64::from(position));
+                } else if !undecided.rest.is_empty() {
                     next_round.push(undecided);
                 }
                 first = end;
@@ -84,23 +80,32 @@ pub(crate) fn first_matches(
         round = next_round;
         candidates = (2 * candidates).min(slice_rows);
     }
-    Ok(found.into_iter().collect())
+    Ok(Ranges::of_single(found))
 }
 
 /// Candidates of rows, each with the positions that are left after these.
 type Slice = CandidateSlice<Undecided>;
 
+impl Slice {
+    fn end_row(&mut self, undecided: Undecided) {
+        let row = undecided.row;
+        self.end(undecided, row);
+    }
+}
+
 /// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
 fn take_slice(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Result<Slice> {
     let mut slice = Slice::default();
-    let most = row_number(candidates)?;
     while slice.positions.len() + candidates <= limit
         && let Some(mut row) = undecided.pop()
     {
-        let end = row.end.min(row.start.saturating_add(most));
-        slice.positions.extend(row.start..end);
-        row.start = end;
-        slice.end(row, row.row);
+        take_from(
+            RangeEnd::First,
+            &mut row.rest,
+            candidates,
+            &mut slice.positions,
+        )?;
+        slice.end_row(row);
     }
     Ok(slice)
 }
@@ -112,18 +117,18 @@ fn take_qualifying(
     candidates: usize,
 ) -> Result<Slice> {
     let rows = undecided.iter();
-    let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
+    let rows = rows.map(|row| (row.row as usize, i64::from(row.rest.start)));
     let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
     let positions = row_numbers(listed.positions.iter().copied())?;
     let (mut slice, mut start) = (Slice::default(), 0);
     for (mut row, end) in undecided.into_iter().zip(listed.ends) {
         let of_row = &positions[start..end];
         slice.positions.extend(of_row);
-        row.start = match of_row.last() {
+        row.rest.start = match of_row.last() {
             Some(last) if of_row.len() == candidates => last + 1,
-            _ => row.end,
+            _ => row.rest.end,
         };
-        slice.end(row, row.row);
+        slice.end_row(row);
         start = end;
     }
     Ok(slice)

@@ -30,8 +30,7 @@ use crate::sorted::groups::Groups;
 /// The build rows for which the range key fails, by their equality keys.
 #[derive(Debug)]
 pub(crate) struct KeyErrors {
-    /// `None` without equality keys.
-    groups: Option<Groups>,
+    groups: Groups,
     /// The rows of each group.
     rows: Vec<Vec<u32>>,
     /// The columns that single rows are taken of.
@@ -56,9 +55,7 @@ impl KeyErrors {
         for part in &parts {
             let keys = columns.equality_keys(part);
             let mut of_rows = vec![0; columns.range_key(part).len()];
-            if !keys.is_empty() {
-                groups.add(keys, &mut of_rows)?;
-            }
+            groups.add(keys, &mut of_rows)?;
             rows.resize(groups.len().max(1), vec![]);
             for (row, group) in of_rows.iter().enumerate() {
                 // NULL is in no group.
@@ -75,7 +72,7 @@ impl KeyErrors {
             Arc::new(Values::of_parts(parts.collect()))
         });
         Ok(Self {
-            groups: (columns.num_equality_keys > 0).then_some(groups),
+            groups,
             rows,
             row_columns: row_columns.collect(),
             errors,
@@ -89,11 +86,9 @@ impl KeyErrors {
         partition: &ProbePartition,
         batch: &RecordBatch,
     ) -> Result<()> {
-        let groups = match &self.groups {
-            Some(groups) => groups.find(&partition.equality_keys(batch)?)?,
-            None => vec![0; batch.num_rows()],
-        };
-        let residual = partition.row_join.as_deref().and_then(RowJoin::residual);
+        let equality_keys = partition.equality_keys(batch)?;
+        let groups = self.groups.find(&equality_keys, batch.num_rows())?;
+        let residual = partition.residual();
         let (mut rows, mut failed) = (vec![], vec![]);
         for (row, group) in groups.iter().enumerate() {
             for position in self.rows.get(*group as usize).into_iter().flatten() {

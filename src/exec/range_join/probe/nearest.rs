@@ -28,7 +28,7 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
-use crate::exec::range_join::probe::search_window::SearchWindow;
+use crate::exec::range_join::probe::search_window::{SearchWindow, take_from};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
 use rmq_engine::RangeEnd;
@@ -170,12 +170,8 @@ impl NearestMatches {
             searches.filter(|search| search.is_indexed).count()
         };
         let before = indexed(&self.window.searches);
-        let end = if self.limit.descending {
-            RangeEnd::Last
-        } else {
-            RangeEnd::First
-        };
-        let slice = take_qualifying(&mut self.window.searches, index, end, self.slice_rows)?;
+        let (searches, end) = (&mut self.window.searches, self.limit.end());
+        let slice = take_qualifying(searches, index, end, self.slice_rows)?;
         let after = indexed(&self.window.searches);
         let rest = join
             .threshold()
@@ -195,7 +191,7 @@ impl NearestMatches {
             if uses_index && is_long {
                 return Ok(0);
             }
-            let taken = search.take(room, limit.descending, &mut slice.positions)?;
+            let taken = search.take(room, limit.end(), &mut slice.positions)?;
             long_candidates += if is_long { taken } else { 0 };
             slice.end(number, search.row);
             Ok(taken)
@@ -316,18 +312,9 @@ impl EndSearch {
     }
 
     /// Takes the next candidates, at most `room`, and returns how many.
-    fn take(&mut self, room: usize, descending: bool, positions: &mut Vec<u32>) -> Result<usize> {
-        let candidates = self.candidates.min(room).min(self.rest.len());
-        let taken = row_number(candidates)?;
-        if descending {
-            let start = self.rest.end - taken;
-            positions.extend((start..self.rest.end).rev());
-            self.rest.end = start;
-        } else {
-            let end = self.rest.start + taken;
-            positions.extend(self.rest.start..end);
-            self.rest.start = end;
-        }
+    fn take(&mut self, room: usize, end: RangeEnd, positions: &mut Vec<u32>) -> Result<usize> {
+        let most = self.candidates.min(room);
+        let candidates = take_from(end, &mut self.rest, most, positions)?;
         if candidates == self.candidates {
             self.candidates *= 2;
         }

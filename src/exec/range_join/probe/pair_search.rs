@@ -33,8 +33,8 @@ pub(crate) struct PairSearch {
     join: Arc<RowJoin>,
     build: Arc<BuildSide>,
     pub(crate) batch: RecordBatch,
-    /// Whether a probe row without a pair is found once, with [`NO_ROW`].
-    keeps_probe_rows: bool,
+    /// Whether a probe row without a pair is found once, with [`NO_ROW`]. False at first.
+    pub(crate) keeps_probe_rows: bool,
     rest: Rest,
     /// The ranks of rows, if the next step needs them and they are not built.
     unbuilt_order: Option<Arc<RowOrder>>,
@@ -123,14 +123,6 @@ impl PairSearch {
             unbuilt_order,
             begins_threshold,
         })
-    }
-
-    /// The same search, which finds probe rows without a pair as well if `keeps_probe_rows`.
-    pub(crate) fn with_unmatched(self, keeps_probe_rows: bool) -> Self {
-        Self {
-            keeps_probe_rows,
-            ..self
-        }
     }
 
     /// Whether all pairs have been found.

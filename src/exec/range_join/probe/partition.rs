@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
@@ -10,6 +11,7 @@ use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
@@ -31,7 +33,7 @@ use rmq_engine::Comparison;
 use rmq_engine::SearchHints;
 
 /// More pairs than these take longer than it takes to hand a batch to another thread, up to some milliseconds.
-const MANY_CANDIDATES: i64 = 1 << 16;
+const MANY_CANDIDATES: usize = 1 << 16;
 
 /// One partition of the probe side, without its input.
 #[derive(Debug, Clone)]
@@ -62,12 +64,6 @@ pub(crate) struct KeyMatches {
     unbuilt: Vec<Arc<dyn LazyStructure>>,
 }
 
-/// Whether evaluating a condition on the rows of these ranges may take long.
-fn has_many_candidates(ranges: &Ranges) -> bool {
-    let rows = ranges.iter().map(|(left, right)| (right - left + 1).max(0));
-    rows.fold(0, i64::saturating_add) > MANY_CANDIDATES
-}
-
 impl ProbePartition {
     /// The columns of the probe side that the join reads, and the same partition of only these; `None` if they are
     /// `all`, or if the rows are compared with a further condition.
@@ -80,21 +76,15 @@ impl ProbePartition {
         if self.row_join.is_some() || columns.is_empty() || columns.len() == all {
             return Ok(None);
         }
-        let replace = |expr: &mut PhysicalExprRef| -> Result<()> {
-            *expr = with_columns(expr, |column| {
+        let renumbered = |expr: &PhysicalExprRef| {
+            with_columns(expr, |column| {
                 let index = columns.iter().position(|index| *index == column.index());
                 Ok(index.map(|index| Column::new(column.name(), index)))
-            })?;
-            Ok(())
+            })
         };
-        let mut spec = RangeJoinSpec::clone(&self.spec);
-        spec.on
-            .iter_mut()
-            .try_for_each(|(probe, _)| replace(probe))?;
-        spec.bounds
-            .iter_mut()
-            .try_for_each(|(_, bound)| replace(bound))?;
-        spec.thresholds.iter_mut().try_for_each(replace)?;
+        let spec = self
+            .spec
+            .try_map(renumbered, |build| Ok(Arc::clone(build)))?;
         let partition = Self {
             spec: Arc::new(spec),
             ..self.clone()
@@ -155,15 +145,12 @@ impl ProbePartition {
 
     /// Whether a thread that other tasks wait for should not join these matches.
     fn may_take_long(&self, matches: &KeyMatches, build: &BuildSide) -> bool {
-        let has_residual = || {
-            self.row_join
-                .as_ref()
-                .is_some_and(|j| j.residual().is_some())
-        };
+        let has_residual = || self.residual().is_some();
         let is_unbuilt = || matches.uses_threshold && !build.threshold_index.is_decided();
+        let has_many_candidates = || matches.ranges.rows().0 > MANY_CANDIDATES;
         !matches.unbuilt.is_empty()
             || build.reads_rows()
-            || has_residual() && (is_unbuilt() || has_many_candidates(&matches.ranges))
+            || has_residual() && (is_unbuilt() || has_many_candidates())
     }
 
     /// The matches of a batch by keys; `None` if no row of the batch is in the output.
@@ -199,16 +186,19 @@ impl ProbePartition {
 
     /// The rows of a batch that are in the output, and their ranges.
     fn select_rows(&self, batch: &RecordBatch, ranges: Ranges) -> Result<(RecordBatch, Ranges)> {
-        let is_kept = |(left, right): (i64, i64)| self.spec.unmatched.keeps(left <= right);
-        if ranges.iter().all(is_kept) {
+        let Some(kept) = self.kept_rows(ranges.matched()) else {
             return Ok((batch.clone(), ranges));
-        }
-        let kept: BooleanArray = ranges.iter().map(|range| Some(is_kept(range))).collect();
-        let batch = filter_record_batch(batch, &kept)?;
-        Ok((
-            batch,
-            ranges.iter().filter(|range| is_kept(*range)).collect(),
-        ))
+        };
+        let of_kept = ranges.iter().zip(kept.values());
+        let of_kept = of_kept.filter_map(|(range, is_kept)| is_kept.then_some(range));
+        Ok((filter_record_batch(batch, &kept)?, of_kept.collect()))
+    }
+
+    /// Which rows are in the output; `None` if all are.
+    fn kept_rows(&self, matched: impl Iterator<Item = bool>) -> Option<BooleanArray> {
+        let kept = matched.map(|matched| self.spec.unmatched.keeps(matched));
+        let kept: BooleanBuffer = kept.collect();
+        (kept.count_set_bits() < kept.len()).then(|| BooleanArray::new(kept, None))
     }
 
     /// The ranges of matches, each reduced to the first row that meets the further condition, if the join has one and
@@ -226,7 +216,7 @@ impl ProbePartition {
             unbuilt,
         } = matches;
         unbuilt.iter().try_for_each(|structure| structure.build())?;
-        let Some(residual) = self.row_join.as_ref().and_then(|join| join.residual()) else {
+        let Some(residual) = self.residual() else {
             return Ok(ranges);
         };
         let mut qualifying = None;
@@ -244,6 +234,11 @@ impl ProbePartition {
             },
             _ => first_matches(residual, None, batch, build, &ranges, size, check),
         }
+    }
+
+    /// The further condition of the join, if it has one.
+    pub(crate) fn residual(&self) -> Option<&JoinFilter> {
+        self.row_join.as_ref()?.residual()
     }
 
     /// The threshold of the join, if it has one.
@@ -456,9 +451,7 @@ impl ProbePartition {
         mut aggregates: Vec<ArrayRef>,
     ) -> Result<Vec<RecordBatch>> {
         let mut batch = batch.clone();
-        let is_kept = |matched: &bool| self.spec.unmatched.keeps(*matched);
-        if !matched.iter().all(is_kept) {
-            let kept: BooleanArray = matched.iter().map(|m| Some(is_kept(m))).collect();
+        if let Some(kept) = self.kept_rows(matched.iter().copied()) {
             batch = filter_record_batch(&batch, &kept)?;
             for aggregate in &mut aggregates {
                 *aggregate = filter(aggregate, &kept)?;

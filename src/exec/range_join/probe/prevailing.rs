@@ -85,15 +85,9 @@ impl PrevailingRows {
         let (up_to_lower, is_valid) = self.find(rows, bound_index, last_found)?;
         let rows = Ranges::from(up_to_lower);
         let rows = rows.iter().zip(&is_valid);
-        Ok(rows
-            .map(|((left, right), is_valid)| {
-                if is_valid && left <= right {
-                    (right, right)
-                } else {
-                    (0, -1)
-                }
-            })
-            .collect())
+        let last =
+            rows.map(|((left, right), is_valid)| (is_valid && left <= right).then_some(right));
+        Ok(Ranges::of_single(last))
     }
 
     /// The rows of each group up to the lower bound, and which windows have a prevailing row if there are any.

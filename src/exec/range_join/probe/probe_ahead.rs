@@ -154,7 +154,7 @@ impl ProbeAhead {
                         return Ok(BuildReads::Slices(slicing));
                     }
                 }
-                match reach.filter(|reach| is_less(extent.share(reach))) {
+                match reach.filter(|reach| is_less(extent.share(reach.intervals(), 0.0))) {
                     Some(reach) => {
                         let counts = metrics.reach_counts();
                         let config = self.context.session_config().options();
@@ -224,7 +224,7 @@ impl ProbeAhead {
             self.options().pruning == PruningChoice::Always,
         );
         let is_too_much = move |intervals: &Intervals| {
-            let share = extent.share_of_keys(intervals);
+            let share = extent.share(intervals, 0.0);
             !is_forced && share.is_some_and(|share| share > MAX_SHARE)
         };
         Ok(reach_of(spec, schema, batches, MAX_SCAN_INTERVALS, is_too_much).await)

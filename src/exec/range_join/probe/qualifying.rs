@@ -43,10 +43,7 @@ impl QualifyingRows {
     /// For each probe row the range of its first row, or an empty one.
     pub(crate) fn first(&self) -> Result<Ranges> {
         let found = built(&self.index)?.find(&self.queries, RangeEnd::First)?;
-        let found = found
-            .iter()
-            .map(|position| position.map_or((0, -1), |at| (at, at)));
-        Ok(found.collect())
+        Ok(Ranges::of_single(&found))
     }
 
     /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows, and of at most

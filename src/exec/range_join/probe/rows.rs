@@ -137,7 +137,7 @@ impl RowStream {
             return Ok(());
         }
         if self.side.segments.len() > 1 {
-            if let Some(limit) = self.join.limit() {
+            if let Some(limit) = self.join.limit {
                 let most = limit.with_skipped().fetch.unwrap_or(usize::MAX);
                 let pairs = MERGED_BATCHES * self.partition.batch_size / self.side.segments.len();
                 let rows = (pairs / most.max(1)).max(1);
@@ -162,15 +162,16 @@ impl RowStream {
     /// Begins with the pairs of a batch with a segment.
     fn begin_segment(&mut self, batch: RecordBatch) -> Result<()> {
         let build = Arc::clone(self.build());
-        let limit = match self.join.limit() {
+        let limit = match self.join.limit {
             Some(limit) if self.nearest.is_some() => Some(limit.with_skipped()),
             limit => limit,
         };
-        let keeps_probe_rows = self.join.keeps_probe_rows() && self.side.segments.len() == 1;
         let last_found = &mut self.last_found[self.segment];
         let size = self.partition.batch_size;
-        let search = PairSearch::try_new(&self.partition, &build, batch, limit, size, last_found)?;
-        self.current = Some(search.with_unmatched(keeps_probe_rows));
+        let mut search =
+            PairSearch::try_new(&self.partition, &build, batch, limit, size, last_found)?;
+        search.keeps_probe_rows = self.join.keeps_probe_rows() && self.side.segments.len() == 1;
+        self.current = Some(search);
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl RowStream {
     /// After the last segment: the rows of a batch that have matched none, if these are to follow, or all rows, if what
     /// segments have for them is merged.
     fn rows_after_segments(&mut self, batch: &RecordBatch) -> Result<Vec<RecordBatch>> {
-        if let Some((nearest, limit)) = self.nearest.take().zip(self.join.limit()) {
+        if let Some((nearest, limit)) = self.nearest.take().zip(self.join.limit) {
             let batch = (batch, self.partition.batch_size);
             return nearest.output(&self.join, batch, &self.side.segments, limit);
         }

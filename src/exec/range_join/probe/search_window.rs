@@ -1,5 +1,8 @@
 //! Searches of the rows of a probe batch that take candidates together, so that a condition is evaluated on those of
 //! many rows at once.
+//!
+//! Each search takes positions from an end of what is left of its range, twice as many each time. What they have in
+//! common is here; they differ in when they end, and in what is known of the positions that are left.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,7 +10,31 @@ use std::ops::Range;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, rows_between};
+use crate::common::row_number::row_number;
+use rmq_engine::RangeEnd;
+
+/// Takes the positions at an end of a range, at most `most`, from the outermost on. Returns how many.
+pub(crate) fn take_from(
+    end: RangeEnd,
+    rest: &mut Range<u32>,
+    most: usize,
+    positions: &mut Vec<u32>,
+) -> Result<usize> {
+    let taken = row_number(most.min(rest.len()))?;
+    match end {
+        RangeEnd::First => {
+            let next = rest.start + taken;
+            positions.extend(rest.start..next);
+            rest.start = next;
+        }
+        RangeEnd::Last => {
+            let next = rest.end - taken;
+            positions.extend((next..rest.end).rev());
+            rest.end = next;
+        }
+    }
+    Ok(taken as usize)
+}
 
 /// The searches of some consecutive rows of a probe batch, each an `S`.
 pub(crate) struct SearchWindow<S> {
@@ -53,7 +80,7 @@ impl<S> SearchWindow<S> {
                 if is_full || row == self.ranges.len() {
                     return Ok(());
                 }
-                let range = rows_between((self.ranges.left()[row], self.ranges.right()[row]))?;
+                let range = self.ranges.rows_of(row)?;
                 self.searches.push_back(begin(row_number(row)?, range)?);
                 self.begun += 1;
             }

@@ -1,5 +1,6 @@
 //! Decides whether a build side is read in slices, and how many probe rows a slice serves.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -103,7 +104,7 @@ impl Slicing {
 
     /// The memory that building what windows reach is expected to take.
     fn needed(&self, reach: &Reach) -> Option<f64> {
-        let share = self.extent.share(reach)?;
+        let share = self.extent.share(reach.intervals(), 0.0)?;
         Some(share * number(self.size.build_bytes()))
     }
 
@@ -146,10 +147,10 @@ impl Slicing {
         let gap = GAP * number(self.slice_bytes) / number(self.size.build_bytes());
         let overlap = blocking(move |waiting| {
             let reach = |batches: &[RecordBatch]| -> Result<Option<f64>> {
+                let (spec, schema, most) = (&this.spec, &this.schema, MAX_SCAN_INTERVALS);
                 let check = || waiting.check();
-                let reach =
-                    Reach::of_rows(&this.spec, &this.schema, batches, MAX_SCAN_INTERVALS, check)?;
-                Ok(this.extent.share_with_gaps(&reach, gap))
+                let reach = Reach::of_rows(spec, schema, batches, most, |_| false, check)?;
+                Ok(reach.and_then(|reach| this.extent.share(reach.intervals(), gap)))
             };
             let all = reach(&partitions.concat())?;
             let parts = partitions.iter().flat_map(|batches| in_parts(batches));
@@ -184,24 +185,24 @@ pub(crate) fn part_of(rows: usize, part: f64) -> usize {
 }
 
 /// The rows of a partition in parts of about the same size.
-fn in_parts(batches: &[RecordBatch]) -> Vec<Vec<RecordBatch>> {
+fn in_parts(batches: &[RecordBatch]) -> impl Iterator<Item = Vec<RecordBatch>> {
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let size = rows.div_ceil(PARTS).max(1);
-    let (mut parts, mut room) = (vec![], 0);
-    for batch in batches {
-        let mut first = 0;
-        while first < batch.num_rows() {
-            if room == 0 {
-                parts.push(vec![]);
-                room = size;
-            }
-            let taken = room.min(batch.num_rows() - first);
-            if let Some(part) = parts.last_mut() {
-                part.push(batch.slice(first, taken));
-            }
-            first += taken;
-            room -= taken;
-        }
-    }
-    parts
+    let starts = (0..rows).step_by(size);
+    starts.map(move |start| rows_within(batches, start..start + size))
+}
+
+/// The rows of some batches with these numbers among all.
+pub(crate) fn rows_within<'a>(
+    batches: impl IntoIterator<Item = &'a RecordBatch>,
+    rows: Range<usize>,
+) -> Vec<RecordBatch> {
+    let mut before = 0;
+    let within = batches.into_iter().filter_map(|batch| {
+        let of_batch = before..before + batch.num_rows();
+        before = of_batch.end;
+        let (start, end) = (rows.start.max(of_batch.start), rows.end.min(of_batch.end));
+        (start < end).then(|| batch.slice(start - of_batch.start, end - start))
+    });
+    within.collect()
 }

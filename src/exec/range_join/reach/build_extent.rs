@@ -13,7 +13,6 @@ use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::reach::intervals::Intervals;
 use crate::exec::range_join::reach::whole_keys::number;
-use crate::exec::range_join::reach::window_reach::Reach;
 
 /// The expected bytes of a value whose type has no fixed width.
 const EXPECTED_WIDTH: usize = 32;
@@ -40,21 +39,11 @@ impl BuildExtent {
         }
     }
 
-    /// The part of the rows that is reached, if keys were evenly distributed; `None` if that can't be told.
-    pub(crate) fn share(&self, reach: &Reach) -> Option<f64> {
-        self.share_with_gaps(reach, 0.0)
-    }
-
-    /// The same of keys in these intervals.
-    pub(crate) fn share_of_keys(&self, intervals: &Intervals) -> Option<f64> {
+    /// The part of the rows whose keys are in these intervals, or in gaps of less than the part `gap` of the keys, if
+    /// keys were evenly distributed; `None` if that can't be told.
+    pub(crate) fn share(&self, intervals: &Intervals, gap: f64) -> Option<f64> {
         let (min, max) = self.extremes.as_ref()?;
-        intervals.share(min, max, 0.0)
-    }
-
-    /// The same with those in gaps of less than the part `gap` of the keys, which a scan reads, too.
-    pub(crate) fn share_with_gaps(&self, reach: &Reach, gap: f64) -> Option<f64> {
-        let (min, max) = self.extremes.as_ref()?;
-        reach.share(min, max, gap)
+        intervals.share(min, max, gap)
     }
 
     /// The least and the greatest range key as numbers, if these are whole.

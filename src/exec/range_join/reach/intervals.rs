@@ -29,9 +29,33 @@ pub(crate) struct End {
 
 /// Keys from `low` to `high`, both included; an end that is `None` is that of all keys.
 #[derive(Debug, Clone)]
-pub(crate) struct Interval {
-    pub(crate) low: Option<End>,
-    pub(crate) high: Option<End>,
+pub(crate) struct Interval<E = End> {
+    pub(crate) low: Option<E>,
+    pub(crate) high: Option<E>,
+}
+
+/// The end of a window: the value of a bound in a row of a batch, and its bytes.
+struct RowEnd<'a> {
+    bytes: &'a [u8],
+    bound: usize,
+    row: usize,
+}
+
+/// An end as bytes whose order is that of keys.
+pub(crate) trait AsKeyBytes {
+    fn bytes(&self) -> &[u8];
+}
+
+impl AsKeyBytes for End {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsKeyBytes for RowEnd<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
 }
 
 /// The values of one bound, one for each row of a batch.
@@ -115,22 +139,16 @@ impl Intervals {
             })
         });
         let bounds: Vec<_> = bounds.collect::<Result<_>>()?;
-        let windows: Vec<_> = (0..rows).map(|row| Window::of(&bounds, row)).collect();
+        let windows: Vec<_> = (0..rows)
+            .map(|row| Interval::of_row(&bounds, row))
+            .collect();
         let has_window = windows.iter().map(Option::is_some).collect();
-        let mut windows: Vec<_> = windows.into_iter().flatten().collect();
-        windows.sort_unstable_by(|a, b| a.low_bytes(&bounds).cmp(&b.low_bytes(&bounds)));
         // The windows of a batch that overlap become one before their ends are copied.
-        let mut merged: Vec<Window> = vec![];
-        for window in windows {
-            match merged.last_mut() {
-                Some(last) if last.reaches(&window, &bounds) => last.extend_to(window, &bounds),
-                _ => merged.push(window),
-            }
+        for window in Interval::merged(windows.into_iter().flatten().collect()) {
+            self.all.push(window.copied(&bounds)?);
         }
-        for window in merged {
-            self.all.push(window.interval(&bounds)?);
-        }
-        self.merge();
+        self.encoded.take();
+        self.all = Interval::merged(std::mem::take(&mut self.all));
         if self.all.len() > MAX_INTERVALS {
             // To so few that the next batch does not exceed them at once.
             self.close_gaps(MAX_INTERVALS / 2);
@@ -193,21 +211,6 @@ impl Intervals {
         Some(if share.is_nan() { 1.0 } else { share })
     }
 
-    /// Sorts the intervals and merges those that overlap.
-    fn merge(&mut self) {
-        self.encoded.take();
-        let low = |interval: &Interval| interval.low.as_ref().map(|end| end.bytes.clone());
-        self.all.sort_by_cached_key(low);
-        let mut merged: Vec<Interval> = Vec::with_capacity(self.all.len());
-        for interval in std::mem::take(&mut self.all) {
-            match merged.last_mut() {
-                Some(last) if last.reaches(&interval) => last.extend_to(interval),
-                _ => merged.push(interval),
-            }
-        }
-        self.all = merged;
-    }
-
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
         self.encoded.take();
@@ -241,90 +244,83 @@ impl Intervals {
     }
 }
 
-/// The window of a row, as the bounds that are its ends and the row.
-#[derive(Clone, Copy)]
-struct Window {
-    low: Option<(usize, usize)>,
-    high: Option<(usize, usize)>,
-}
-
-impl Window {
-    /// `None` if no key is in the window.
-    fn of(bounds: &[BoundValues], row: usize) -> Option<Self> {
-        let bytes = |bound: usize| bounds[bound].rows.row(row).data();
-        let (mut low, mut high): (Option<usize>, Option<usize>) = (None, None);
+impl<'a> Interval<RowEnd<'a>> {
+    /// The window of a row; `None` if no key is in it.
+    fn of_row(bounds: &'a [BoundValues], row: usize) -> Option<Self> {
+        let (mut low, mut high): (Option<RowEnd>, Option<RowEnd>) = (None, None);
         for (bound, values) in bounds.iter().enumerate() {
-            if values
-                .nulls
-                .as_ref()
-                .is_some_and(|nulls| nulls.is_null(row))
-            {
+            let nulls = values.nulls.as_ref();
+            if nulls.is_some_and(|nulls| nulls.is_null(row)) {
                 return None;
             }
+            let bytes = values.rows.row(row).data();
             let (end, is_closer) = if values.is_lower {
-                let is_closer = low.is_none_or(|low| bytes(bound) > bytes(low));
+                let is_closer = low.as_ref().is_none_or(|low| bytes > low.bytes);
                 (&mut low, is_closer)
             } else {
-                let is_closer = high.is_none_or(|high| bytes(bound) < bytes(high));
+                let is_closer = high.as_ref().is_none_or(|high| bytes < high.bytes);
                 (&mut high, is_closer)
             };
             if is_closer {
-                *end = Some(bound);
+                *end = Some(RowEnd { bytes, bound, row });
             }
         }
-        if low
-            .zip(high)
-            .is_some_and(|(low, high)| bytes(low) > bytes(high))
-        {
-            return None;
-        }
-        Some(Self {
-            low: low.map(|bound| (bound, row)),
-            high: high.map(|bound| (bound, row)),
-        })
+        let ends = low.as_ref().zip(high.as_ref());
+        let is_empty = ends.is_some_and(|(low, high)| low.bytes > high.bytes);
+        (!is_empty).then_some(Self { low, high })
     }
 
-    fn low_bytes<'a>(&self, bounds: &'a [BoundValues]) -> Option<&'a [u8]> {
-        let (bound, row) = self.low?;
-        Some(bounds[bound].rows.row(row).data())
-    }
-
-    fn high_bytes<'a>(&self, bounds: &'a [BoundValues]) -> Option<&'a [u8]> {
-        let (bound, row) = self.high?;
-        Some(bounds[bound].rows.row(row).data())
-    }
-
-    /// Whether `next`, whose low end is not below this one's, begins within this window.
-    fn reaches(&self, next: &Self, bounds: &[BoundValues]) -> bool {
-        match (self.high_bytes(bounds), next.low_bytes(bounds)) {
-            (Some(high), Some(low)) => low <= high,
-            _ => true,
-        }
-    }
-
-    fn extend_to(&mut self, next: Self, bounds: &[BoundValues]) {
-        match (self.high_bytes(bounds), next.high_bytes(bounds)) {
-            (Some(high), Some(next_high)) if next_high <= high => {}
-            (None, _) => {}
-            _ => self.high = next.high,
-        }
-    }
-
-    fn interval(&self, bounds: &[BoundValues]) -> Result<Interval> {
-        let end = |end: Option<(usize, usize)>| {
-            let end = end.map(|(bound, row)| -> Result<End> {
+    fn copied(&self, bounds: &[BoundValues]) -> Result<Interval> {
+        let end = |end: Option<&RowEnd>| {
+            let end = end.map(|end| -> Result<End> {
                 Ok(End {
-                    bytes: bounds[bound].rows.row(row).data().into(),
-                    value: ScalarValue::try_from_array(&bounds[bound].values, row)?,
+                    bytes: end.bytes.into(),
+                    value: ScalarValue::try_from_array(&bounds[end.bound].values, end.row)?,
                 })
             });
             end.transpose()
         };
         Ok(Interval {
-            low: end(self.low)?,
-            high: end(self.high)?,
+            low: end(self.low.as_ref())?,
+            high: end(self.high.as_ref())?,
         })
     }
+}
+
+impl<E: AsKeyBytes> Interval<E> {
+    /// These intervals in ascending order, those that overlap as one.
+    fn merged(mut all: Vec<Self>) -> Vec<Self> {
+        all.sort_unstable_by(|a, b| bytes(a.low.as_ref()).cmp(&bytes(b.low.as_ref())));
+        let mut merged: Vec<Self> = Vec::with_capacity(all.len());
+        for interval in all {
+            match merged.last_mut() {
+                Some(last) if last.reaches(&interval) => last.extend_to(interval),
+                _ => merged.push(interval),
+            }
+        }
+        merged
+    }
+
+    /// Whether `next`, whose low end is not below this one's, begins within this interval.
+    fn reaches(&self, next: &Self) -> bool {
+        match (bytes(self.high.as_ref()), bytes(next.low.as_ref())) {
+            (Some(high), Some(low)) => low <= high,
+            _ => true,
+        }
+    }
+
+    fn extend_to(&mut self, next: Self) {
+        match (bytes(self.high.as_ref()), bytes(next.high.as_ref())) {
+            (Some(high), Some(next_high)) if next_high <= high => {}
+            (None, _) => {}
+            _ => self.high = next.high,
+        }
+    }
+}
+
+/// The bytes of an end; `None` for one that is that of all keys.
+fn bytes<E: AsKeyBytes>(end: Option<&E>) -> Option<&[u8]> {
+    end.map(AsKeyBytes::bytes)
 }
 
 impl Interval {
@@ -332,22 +328,6 @@ impl Interval {
     pub(crate) fn ends(&self) -> (Option<&ScalarValue>, Option<&ScalarValue>) {
         let [low, high] = [&self.low, &self.high].map(|end| end.as_ref().map(|end| &end.value));
         (low, high)
-    }
-
-    /// Whether `next`, whose low end is not below this one's, begins within this interval.
-    fn reaches(&self, next: &Self) -> bool {
-        match (&self.high, &next.low) {
-            (Some(high), Some(low)) => low.bytes <= high.bytes,
-            _ => true,
-        }
-    }
-
-    fn extend_to(&mut self, next: Self) {
-        match (&self.high, &next.high) {
-            (Some(high), Some(next_high)) if next_high.bytes <= high.bytes => {}
-            (None, _) => {}
-            _ => self.high = next.high,
-        }
     }
 }
 

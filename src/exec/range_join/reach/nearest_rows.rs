@@ -15,14 +15,12 @@
 //! condition on pairs each probe row as many that meet it. No row is in two slices, so one that exists nowhere costs a
 //! read of all rows at most.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Decimal128Array, RecordBatch, UInt32Array};
-use arrow::buffer::NullBuffer;
 use arrow::compute::{concat, concat_batches, max, min, take};
 use arrow::datatypes::{DataType, Schema};
-use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
@@ -35,6 +33,7 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::logical_plan::range_join::RangeJoinSpec;
 use crate::range_agg::values::Values;
+use crate::sorted::groups::Groups;
 
 /// After so many slices all that is left is read.
 const MAX_SLICES: usize = 24;
@@ -55,11 +54,12 @@ pub(crate) struct SoughtRows {
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     sought: Sought,
     key_type: DataType,
-    converter: Option<RowConverter>,
-    /// The equality keys of all probe rows.
+    /// The equality keys of all probe rows, and their groups.
     keys: Vec<ArrayRef>,
-    /// The combinations of equality keys whose rows have not been found.
-    seekers: HashMap<Box<[u8]>, Vec<Seeker>>,
+    groups: Groups,
+    /// Those in each group whose rows have not been found, and the number of all.
+    seekers: Vec<Vec<Seeker>>,
+    num_seekers: usize,
     /// The keys of the slice that is read next on each side; `None` if all have been read.
     next: Vec<Option<Slice>>,
     slices: usize,
@@ -128,52 +128,8 @@ impl SoughtRows {
         if sought.is_beside_windows(spec) && !spec.prevailing && sought_from.null_count() > 0 {
             return exec_err!("no row is nearest to a point that is NULL");
         }
-        // Without a bound there are no seekers either, and nothing is read.
-        let (least, greatest) = min(&sought_from).zip(max(&sought_from)).unwrap_or_default();
-        // Where windows end on the side that is not sought on.
-        let is_other_end =
-            |(index, _): &(usize, &ArrayRef)| spec.prevailing && *index != sought.bound;
-        let ends = bounds.iter().enumerate().filter(is_other_end);
-        let ends = ends.map(|(_, values)| Ok(max(&numbers(values)?)));
-        let end = ends
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .min();
-        let span = greatest.saturating_sub(least);
-        let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
-        let length = span.max(extent / LEAST_SHARE).max(1);
-        let below = Slice {
-            low: least.checked_sub(length),
-            high: if spec.prevailing { end } else { Some(greatest) },
-            length,
-        };
-        let has_below = sought.sides.iter().any(|side| side.is_below);
-        let next = sought.sides.iter().map(|side| {
-            if side.is_below {
-                return Some(below);
-            }
-            // On both sides, what is between the bounds is in the slice below.
-            let low = if has_below {
-                let next = greatest.checked_add(1);
-                next.filter(|next| *next <= limits(&key_type).1)?
-            } else {
-                least
-            };
-            Some(Slice {
-                low: Some(low),
-                high: greatest.checked_add(length),
-                length,
-            })
-        });
-        let next = next.collect();
-        let fields = keys
-            .iter()
-            .map(|key| SortField::new(key.data_type().clone()));
-        let fields: Vec<_> = fields.collect();
-        let converter = (!fields.is_empty())
-            .then(|| RowConverter::new(fields))
-            .transpose()?;
+        let next = first_slices(&sought, &sought_from, &bounds, extremes, spec.prevailing)?;
+        let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
         let probe = match (&sought.residual, probe.first()) {
             (Some(residual), Some(first)) => Some(match &residual.probe {
                 Some(limit) => RecordBatch::try_from_iter([("limit", evaluated(limit)?)])?,
@@ -184,9 +140,10 @@ impl SoughtRows {
         let mut all = Self {
             spec: Arc::clone(spec),
             key_type,
-            converter,
+            groups: Groups::try_new(&types)?,
             keys,
-            seekers: HashMap::new(),
+            seekers: vec![],
+            num_seekers: 0,
             next,
             sought,
             slices: 0,
@@ -199,12 +156,15 @@ impl SoughtRows {
     }
 
     fn add_seekers(&mut self, bounds: &Decimal128Array) -> Result<()> {
-        let groups = Groups::of(self.converter.as_ref(), &self.keys)?;
-        for (row, bound) in bounds.iter().enumerate() {
-            let (Some(bound), Some(group)) = (bound, groups.of_row(row)) else {
+        let mut groups = vec![0; bounds.len()];
+        self.groups.add(&self.keys, &mut groups)?;
+        // Without equality keys there is one.
+        self.seekers.resize_with(self.groups.len().max(1), Vec::new);
+        for (row, (bound, group)) in bounds.iter().zip(groups).enumerate() {
+            // NULL is in no group.
+            let (Some(bound), Some(known)) = (bound, self.seekers.get_mut(group as usize)) else {
                 continue;
             };
-            let known = self.seekers.entry(group.into()).or_default();
             match known.first_mut() {
                 Some(seeker) if self.probe.is_none() => {
                     for ((farthest, _), side) in seeker.missing.iter_mut().zip(&self.sought.sides) {
@@ -212,11 +172,14 @@ impl SoughtRows {
                         *farthest = farther(*farthest, bound);
                     }
                 }
-                _ => known.push(Seeker {
-                    row: row_number(row)?,
-                    missing: vec![(bound, self.sought.rows); self.sought.sides.len()],
-                    found: 0,
-                }),
+                _ => {
+                    self.num_seekers += 1;
+                    known.push(Seeker {
+                        row: row_number(row)?,
+                        missing: vec![(bound, self.sought.rows); self.sought.sides.len()],
+                        found: 0,
+                    });
+                }
             }
         }
         Ok(())
@@ -229,7 +192,7 @@ impl SoughtRows {
 
     /// Whether so few rows have been found that some without a key may count.
     pub(super) fn may_be_without_key(&self) -> bool {
-        let mut seekers = self.seekers.values().flatten();
+        let mut seekers = self.seekers.iter().flatten();
         self.sought.or_without_key && seekers.any(|seeker| seeker.found < self.sought.rows)
     }
 
@@ -272,7 +235,7 @@ impl SoughtRows {
     pub(crate) fn next_slice(&mut self, build: &Schema) -> Result<Option<Reach>> {
         let mut slices = vec![];
         for number in 0..self.next.len() {
-            let mut seekers = self.seekers.values().flatten();
+            let mut seekers = self.seekers.iter().flatten();
             let is_missing = seekers.any(|seeker| seeker.missing[number].1 > 0);
             if let Some(slice) = self.next[number].filter(|_| is_missing) {
                 self.next[number] = self.after(slice, self.sought.sides[number].is_below);
@@ -283,7 +246,7 @@ impl SoughtRows {
             return Ok(None);
         }
         self.slices += 1;
-        let rows = self.seekers.values().filter_map(|seekers| seekers.first());
+        let rows = self.seekers.iter().filter_map(|seekers| seekers.first());
         let rows: UInt32Array = rows.map(|seeker| seeker.row).collect();
         let keys = self.keys.iter().map(|keys| Ok(take(keys, &rows, None)?));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
@@ -324,7 +287,7 @@ impl SoughtRows {
     /// # Errors
     /// Those of the keys.
     pub(crate) fn found(&mut self, batch: &RecordBatch) -> Result<()> {
-        if self.seekers.is_empty() {
+        if self.num_seekers == 0 {
             return Ok(());
         }
         if self.pairs > MAX_PAIRS {
@@ -337,9 +300,14 @@ impl SoughtRows {
         let range_keys = numbers(&evaluated(&self.spec.key)?)?;
         let keys = self.spec.on.iter().map(|(_, key)| evaluated(key));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
-        let groups = Groups::of(self.converter.as_ref(), &keys)?;
-        let rows = range_keys.iter().enumerate();
-        let rows = rows.filter_map(|(row, range_key)| Some((row, range_key?, groups.of_row(row)?)));
+        let groups = self.groups.find(&keys, batch.num_rows())?;
+        let rows = range_keys.iter().zip(groups).enumerate();
+        let rows = rows.filter_map(|(row, (range_key, group))| {
+            let group = group as usize;
+            let is_sought = self.seekers.get(group).is_some_and(|s| !s.is_empty());
+            Some((row, range_key.filter(|_| is_sought)?, group))
+        });
+        let rows: Vec<_> = rows.collect();
         let found = match (self.sought.residual.clone(), self.probe.clone()) {
             (Some(residual), Some(probe)) => self.found_pairs(rows, (&residual, &probe, batch)),
             _ => {
@@ -360,22 +328,25 @@ impl SoughtRows {
     }
 
     /// Counts one row for the seekers of its group.
-    fn found_row(&mut self, range_key: i128, group: &[u8]) {
-        let Some(seekers) = self.seekers.get_mut(group) else {
-            return;
-        };
-        for seeker in seekers.iter_mut() {
+    fn found_row(&mut self, range_key: i128, group: usize) {
+        for seeker in &mut self.seekers[group] {
             seeker.find(range_key, &self.sought.sides);
         }
-        if seekers.iter().all(Seeker::is_done) {
-            self.seekers.remove(group);
-        }
+        self.drop_done(group);
+    }
+
+    /// Drops the seekers of a group whose rows have been found.
+    fn drop_done(&mut self, group: usize) {
+        let seekers = &mut self.seekers[group];
+        let before = seekers.len();
+        seekers.retain(|seeker| !seeker.is_done());
+        self.num_seekers -= before - seekers.len();
     }
 
     /// Counts the rows that meet the further condition with seekers of their group.
-    fn found_pairs<'a>(
+    fn found_pairs(
         &mut self,
-        rows: impl Iterator<Item = (usize, i128, &'a [u8])>,
+        rows: Vec<(usize, i128, usize)>,
         (residual, probe, batch): (&Residual, &RecordBatch, &RecordBatch),
     ) -> Result<()> {
         let columns = residual.build.iter().map(|column| {
@@ -383,10 +354,11 @@ impl SoughtRows {
             Ok(Arc::new(Values::by_position(values)))
         });
         let columns: Vec<_> = columns.collect::<Result<_>>()?;
-        let (mut pairs, mut rows) = (vec![], rows.peekable());
+        let (mut pairs, mut rows) = (vec![], rows.into_iter().peekable());
+        let mut groups_with_found = BTreeSet::new();
         while let Some((row, range_key, group)) = rows.next() {
             let (row, sides) = (row_number(row)?, &self.sought.sides);
-            let seekers = self.seekers.get(group).into_iter().flatten();
+            let seekers = self.seekers[group].iter();
             let seekers = seekers.filter(|seeker| seeker.seeks(range_key, sides));
             pairs.extend(seekers.map(|seeker| (seeker.row, row, range_key, group)));
             if pairs.len() < PAIRS && rows.peek().is_some() {
@@ -398,24 +370,71 @@ impl SoughtRows {
             let numbers = (&of_probe, &of_build);
             let met = RowJoin::meet_residual(&residual.condition, probe, &columns, numbers)?;
             for ((row, _, range_key, group), met) in pairs.drain(..).zip(met.values()) {
-                let seekers = self.seekers.get_mut(group).filter(|_| met);
+                let seekers = &mut self.seekers[group];
                 // They are in the order of their rows.
-                if let Some(seekers) = seekers
-                    && let Ok(at) = seekers.binary_search_by_key(&row, |seeker| seeker.row)
-                {
+                if met && let Ok(at) = seekers.binary_search_by_key(&row, |seeker| seeker.row) {
                     seekers[at].find(range_key, &self.sought.sides);
+                    groups_with_found.insert(group);
                 }
             }
             if self.pairs > MAX_PAIRS {
                 break;
             }
         }
-        self.seekers.retain(|_, seekers| {
-            seekers.retain(|seeker| !seeker.is_done());
-            !seekers.is_empty()
-        });
+        for group in groups_with_found {
+            self.drop_done(group);
+        }
         Ok(())
     }
+}
+
+/// The slices that are read first, one for each side: from the bounds `sought_from` on, as far as these are apart.
+fn first_slices(
+    sought: &Sought,
+    sought_from: &Decimal128Array,
+    bounds: &[ArrayRef],
+    extremes: Option<(i128, i128)>,
+    is_prevailing: bool,
+) -> Result<Vec<Option<Slice>>> {
+    let key_type = bounds[sought.bound].data_type();
+    // Without a bound there are no seekers either, and nothing is read.
+    let (least, greatest) = min(sought_from).zip(max(sought_from)).unwrap_or_default();
+    // Where windows end on the side that is not sought on.
+    let is_other_end = |(index, _): &(usize, &ArrayRef)| is_prevailing && *index != sought.bound;
+    let ends = bounds.iter().enumerate().filter(is_other_end);
+    let ends = ends.map(|(_, values)| Ok(max(&numbers(values)?)));
+    let end = ends
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .min();
+    let span = greatest.saturating_sub(least);
+    let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
+    let length = span.max(extent / LEAST_SHARE).max(1);
+    let below = Slice {
+        low: least.checked_sub(length),
+        high: if is_prevailing { end } else { Some(greatest) },
+        length,
+    };
+    let has_below = sought.sides.iter().any(|side| side.is_below);
+    let next = sought.sides.iter().map(|side| {
+        if side.is_below {
+            return Some(below);
+        }
+        // On both sides, what is between the bounds is in the slice below.
+        let low = if has_below {
+            let next = greatest.checked_add(1);
+            next.filter(|next| *next <= limits(key_type).1)?
+        } else {
+            least
+        };
+        Some(Slice {
+            low: Some(low),
+            high: greatest.checked_add(length),
+            length,
+        })
+    });
+    Ok(next.collect())
 }
 
 impl Seeker {
@@ -437,36 +456,5 @@ impl Seeker {
 
     fn is_done(&self) -> bool {
         self.missing.iter().all(|(_, missing)| *missing == 0)
-    }
-}
-
-/// The equality keys of some rows as bytes; no row has any where there are no such keys.
-struct Groups {
-    rows: Option<Rows>,
-    nulls: Option<NullBuffer>,
-}
-
-impl Groups {
-    fn of(converter: Option<&RowConverter>, keys: &[ArrayRef]) -> Result<Self> {
-        let rows = converter.map(|converter| converter.convert_columns(keys));
-        let nulls = keys.iter().map(Array::logical_nulls);
-        let nulls = nulls.fold(None, |all, nulls| {
-            NullBuffer::union(all.as_ref(), nulls.as_ref())
-        });
-        Ok(Self {
-            rows: rows.transpose()?,
-            nulls,
-        })
-    }
-
-    /// `None` if a key is NULL, which matches nothing.
-    fn of_row(&self, row: usize) -> Option<&[u8]> {
-        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
-            return None;
-        }
-        Some(match &self.rows {
-            Some(rows) => rows.row(row).data(),
-            None => &[],
-        })
     }
 }

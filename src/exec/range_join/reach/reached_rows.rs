@@ -19,7 +19,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::{StreamExt, future};
 
 use crate::exec::common::filter_pushdown::filters_of_columns;
-use crate::exec::common::plan_methods::replace_input;
+use crate::exec::common::plan_methods::{replace_input, visit_all};
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::window_reach::Reach;
 
@@ -82,11 +82,7 @@ impl ExecutionPlan for ReachedRowsExec {
         &self,
         f: &mut dyn FnMut(&PhysicalExprRef) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        let mut next = TreeNodeRecursion::Continue;
-        for condition in &self.conditions {
-            next = next.visit_sibling(|| f(condition))?;
-        }
-        Ok(next)
+        visit_all(&self.conditions, f)
     }
 
     fn gather_filters_for_pushdown(

@@ -125,20 +125,8 @@ pub(crate) async fn reach_of(
     is_too_much: impl Fn(&Intervals) -> bool + Send + 'static,
 ) -> Option<Reach> {
     let reach = blocking(move |waiting| {
-        let mut builder = ReachBuilder::try_new(&spec, &build)?;
-        // To look takes as long as to add some rows, so it is done less and less often.
-        let mut next_look = 1;
-        for (number, batch) in (1..).zip(&probe) {
-            waiting.check()?;
-            builder.add(batch)?;
-            if number >= next_look {
-                if is_too_much(&builder.intervals) {
-                    return Ok(None);
-                }
-                next_look += 1 + number / 8;
-            }
-        }
-        builder.finish(&build, most_intervals).map(Some)
+        let check = || waiting.check();
+        Reach::of_rows(&spec, &build, &probe, most_intervals, is_too_much, check)
     });
     reach.await.ok().flatten()
 }
@@ -187,15 +175,6 @@ impl ReachBuilder {
             }
         }
         Ok(())
-    }
-
-    /// The reach of all windows over a build side of this schema, in at most so many intervals.
-    ///
-    /// # Errors
-    /// If an equality key can't be compared with its values.
-    fn finish(self, build: &Schema, most_intervals: usize) -> Result<Reach> {
-        let intervals = self.intervals.finish(most_intervals);
-        Reach::try_new(&self.spec, intervals, self.values, build)
     }
 }
 
@@ -286,7 +265,7 @@ impl Reach {
     }
 
     /// Of the windows of all of these batches of the probe side, over a build side of this schema, in at most so many
-    /// intervals. `check` is called between batches.
+    /// intervals; `None` once `is_too_much` is reached. `check` is called between batches.
     ///
     /// # Errors
     /// Those of the bounds and equality keys, which the join need not meet, and of `check`.
@@ -295,14 +274,24 @@ impl Reach {
         build: &Schema,
         batches: &[RecordBatch],
         most_intervals: usize,
+        is_too_much: impl Fn(&Intervals) -> bool,
         check: impl Fn() -> Result<()>,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let mut builder = ReachBuilder::try_new(spec, build)?;
-        for batch in batches {
+        // To look takes as long as to add some rows, so it is done less and less often.
+        let mut next_look = 1;
+        for (number, batch) in (1..).zip(batches) {
             check()?;
             builder.add(batch)?;
+            if number >= next_look {
+                if is_too_much(&builder.intervals) {
+                    return Ok(None);
+                }
+                next_look += 1 + number / 8;
+            }
         }
-        builder.finish(build, most_intervals)
+        let intervals = builder.intervals.finish(most_intervals);
+        Self::try_new(spec, intervals, builder.values, build).map(Some)
     }
 
     /// Of one window, which all others are in, over a build side of this schema.
@@ -364,10 +353,9 @@ impl Reach {
         self.intervals.all().is_empty()
     }
 
-    /// The part of the rows that is reached, if keys from `min` to `max` were evenly distributed. Those in gaps of less
-    /// than the part `gap` of the keys count as reached.
-    pub(crate) fn share(&self, min: &ScalarValue, max: &ScalarValue, gap: f64) -> Option<f64> {
-        self.intervals.share(min, max, gap)
+    /// The intervals that range keys are in.
+    pub(crate) fn intervals(&self) -> &Intervals {
+        &self.intervals
     }
 
     /// Whether each row of a batch of the build side is reached: true, or else false or NULL. Equality keys are

@@ -11,7 +11,12 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::row_number::row_numbers;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
-use crate::exec::range_join::spill::store::{BATCH_BYTES, slices};
+
+/// The target size of a batch in a file, where there is memory for eight: the least memory that reading needs.
+pub(crate) const BATCH_BYTES: usize = 128 << 10;
+
+/// The least rows of a batch in a file, because each batch has a fixed cost.
+const MIN_BATCH_ROWS: usize = 1024;
 
 /// A row of some batches: the batch, and the row in it.
 pub(crate) type BatchRow = (usize, usize);
@@ -58,7 +63,7 @@ impl PartitionWriter {
         let file = match file {
             Some(file) => file,
             None => {
-                let what = "dividing a side of a range join";
+                let what = "writing a side of a range join";
                 let mut open = self.files.manager.create_in_progress_file(what)?;
                 file.insert(Box::new(move |batch| match batch {
                     Some(batch) => open.append_batch(batch).map(|_| None),
@@ -112,6 +117,14 @@ impl PartitionWriter {
         });
         partitions.collect()
     }
+}
+
+/// Slices of a batch of about this many bytes.
+pub(crate) fn slices(batch: &RecordBatch, batch_bytes: usize) -> impl Iterator<Item = RecordBatch> {
+    let DataSize { rows, bytes } = DataSize::of_batch(batch);
+    let step = (rows * batch_bytes / bytes.max(1)).max(MIN_BATCH_ROWS);
+    let starts = (0..rows).step_by(step);
+    starts.map(move |start| batch.slice(start, step.min(rows - start)))
 }
 
 /// These rows of some batches as batches: one, unless dictionaries have too few keys for the values of several.

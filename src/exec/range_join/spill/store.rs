@@ -12,15 +12,10 @@ use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
+use crate::exec::range_join::spill::partition_writer::{BATCH_BYTES, PartitionWriter, slices};
+use crate::exec::range_join::spill::reader::SpillFiles;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns};
-
-/// The target size of a batch in a file, where there is memory for eight: the least memory that reading needs.
-pub(crate) const BATCH_BYTES: usize = 128 << 10;
-
-/// The least rows of a batch in a file, because each batch has a fixed cost.
-const MIN_BATCH_ROWS: usize = 1024;
 
 /// Writes and reads the spill runs of one build side.
 #[derive(Debug)]
@@ -114,34 +109,19 @@ impl SpillStore {
         first_row: RowPosition,
         waiting: &Waiting,
     ) -> Result<BuildRun> {
-        let manager = &self.files.manager;
-        let mut file = manager.create_in_progress_file("writing the build side of a range join")?;
+        let mut file = PartitionWriter::new(Arc::clone(&self.files), 1);
         let mut keys = None;
         for batch in batches {
             waiting.check()?;
-            file.append_batch(batch)?;
+            file.append(0, batch)?;
             let batch_keys = self.key_order.extent(batch.column(self.key_column))?;
             keys = KeyExtent::union(keys, batch_keys);
         }
-        let file = file
-            .finish()?
-            .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
+        let rows = file.finish_one()?;
         Ok(BuildRun {
-            rows: SpilledRows {
-                file,
-                files: Arc::clone(&self.files),
-                rows: batches.iter().map(RecordBatch::num_rows).sum(),
-            },
+            rows: rows.ok_or_else(|| internal_datafusion_err!("a spill run has no rows"))?,
             first_row,
             keys,
         })
     }
-}
-
-/// Slices of a batch of about this many bytes.
-pub(crate) fn slices(batch: &RecordBatch, batch_bytes: usize) -> impl Iterator<Item = RecordBatch> {
-    let DataSize { rows, bytes } = DataSize::of_batch(batch);
-    let step = (rows * batch_bytes / bytes.max(1)).max(MIN_BATCH_ROWS);
-    let starts = (0..rows).step_by(step);
-    starts.map(move |start| batch.slice(start, step.min(rows - start)))
 }

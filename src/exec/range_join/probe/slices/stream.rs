@@ -1,6 +1,5 @@
 //! The output stream of a partition that joins its rows with slices of the build side.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -15,7 +14,7 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::probe_input::{BatchStream, ReadInput, next_with_rows};
 use crate::exec::range_join::probe::slices::read_rows::{ROWS_AHEAD, ReadRows};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
-use crate::exec::range_join::probe::slicing::part_of;
+use crate::exec::range_join::probe::slicing::{part_of, rows_within};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 
 /// Joins a partition of the probe side.
@@ -28,7 +27,7 @@ pub(crate) fn join_slices(
         .memory
         .unwrap_or_else(|| MemoryConsumer::new("RangeJoinProbe").register(&partition.pool));
     let rows = ProbeRows {
-        pending: input.batches.into(),
+        pending: input.batches,
         rest: input.rest,
         memory,
         most: usize::MAX,
@@ -76,7 +75,7 @@ enum Next {
 /// The rows of a partition that have not been joined.
 struct ProbeRows {
     /// Those that have been read.
-    pending: VecDeque<RecordBatch>,
+    pending: Vec<RecordBatch>,
     /// `None` after its end.
     rest: Option<BatchStream>,
     /// Registers the rows that have been read, and those that are being joined.
@@ -99,7 +98,7 @@ impl ProbeRows {
             }
             let mut rows = self.rows().min(self.most);
             let (chunk, reach) = loop {
-                let chunk = first(&self.pending, rows);
+                let chunk = rows_within(&self.pending, 0..rows);
                 let Some(reach) = build.slicing.reach(chunk.clone()).await else {
                     return Ok(Next::Rest);
                 };
@@ -115,7 +114,7 @@ impl ProbeRows {
             let pending = &self.pending;
             let is_read = self
                 .build_rows
-                .read(&reach, rows, |rows| first(pending, rows));
+                .read(&reach, rows, |rows| rows_within(pending, 0..rows));
             let plan = if is_read.await? {
                 self.build_rows.reached(Arc::new(reach))?
             } else {
@@ -123,7 +122,7 @@ impl ProbeRows {
             };
             match build.slice(plan).await {
                 Ok(slice) => {
-                    self.remove(rows);
+                    self.pending = rows_within(&self.pending, rows..usize::MAX);
                     self.most = rows.saturating_add(rows / 4 + 1);
                     return Ok(Next::Slice(chunk, slice));
                 }
@@ -155,7 +154,7 @@ impl ProbeRows {
             rows += batch.num_rows();
             bytes += bytes_of(&batch);
             let has_room = self.memory.try_grow(bytes_of(&batch)).is_ok();
-            self.pending.push_back(batch);
+            self.pending.push(batch);
             if !has_room {
                 break;
             }
@@ -167,35 +166,11 @@ impl ProbeRows {
         self.pending.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// Takes the first rows away.
-    fn remove(&mut self, rows: usize) {
-        let mut left = rows;
-        while let Some(batch) = self.pending.pop_front() {
-            if batch.num_rows() > left {
-                let rest = batch.slice(left, batch.num_rows() - left);
-                self.pending.push_front(rest);
-                return;
-            }
-            left -= batch.num_rows();
-        }
-    }
-
     fn into_rest(self) -> ReadInput {
         ReadInput {
-            batches: self.pending.into(),
+            batches: self.pending,
             rest: self.rest,
             memory: Some(self.memory),
         }
     }
-}
-
-/// The first rows of some batches.
-fn first(batches: &VecDeque<RecordBatch>, rows: usize) -> Vec<RecordBatch> {
-    let mut left = rows;
-    let first = batches.iter().map_while(|batch| {
-        let taken = left.min(batch.num_rows());
-        left -= taken;
-        (taken > 0).then(|| batch.slice(0, taken))
-    });
-    first.collect()
 }

@@ -16,7 +16,6 @@ use crate::common::ordered_type::value_type;
 use crate::common::row_number::row_number;
 use crate::exec::range_join::aggregate_table::{Decider, PartsMerge};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
-use crate::exec::range_join::probe::spilled::merge_states::merge_states;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
@@ -394,4 +393,29 @@ fn add_counts(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
 fn nulls_to_zero(counts: &ArrayRef) -> ArrayRef {
     let counts = counts.as_primitive::<Int64Type>().iter();
     Arc::new(counts.map(|c| Some(c.unwrap_or(0))).collect::<Int64Array>())
+}
+
+/// The states of the same probe rows over two sets of runs, as those over all of them. NULL is that of a row without a
+/// match.
+fn merge_states(function: &StateFunction, old: &ArrayRef, new: &ArrayRef) -> Result<ArrayRef> {
+    let mut merged = function.column(0);
+    let (mut chosen, mut merged_rows) = (Vec::with_capacity(old.len()), 0);
+    for row in 0..old.len() {
+        chosen.push(match (old.is_valid(row), new.is_valid(row)) {
+            (true, true) => {
+                let mut accumulator = function.function.create_accumulator()?;
+                for states in [old, new] {
+                    accumulator.merge_batch(states.slice(row, 1).as_struct().columns())?;
+                }
+                merged.push(Some(&accumulator.state()?))?;
+                merged_rows += 1;
+                Some((2, merged_rows - 1))
+            }
+            (true, false) => Some((0, row)),
+            (false, true) => Some((1, row)),
+            (false, false) => None,
+        });
+    }
+    let merged = merged.finish()?;
+    select(&[old.as_ref(), new.as_ref(), merged.as_ref()], &chosen)
 }

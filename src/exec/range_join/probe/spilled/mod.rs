@@ -18,7 +18,6 @@
 
 pub(crate) mod divide_runs;
 pub(crate) mod merge;
-pub(crate) mod merge_states;
 pub(crate) mod pairs;
 pub(crate) mod partials;
 pub(crate) mod probe_buckets;

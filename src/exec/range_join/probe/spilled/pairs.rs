@@ -144,7 +144,7 @@ impl PartPairs<'_> {
         last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<usize> {
-        let limit = self.join.limit();
+        let limit = self.join.limit;
         let (partition, build, size) = (self.partition, self.side, self.slice_rows);
         let mut search = PairSearch::try_new(partition, build, slice, limit, size, last_found)?;
         let _timer = self.partition.metrics.time_query();

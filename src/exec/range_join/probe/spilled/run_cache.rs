@@ -14,6 +14,7 @@ use tokio::sync::{
     OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
+use crate::exec::common::once_per_run::lock;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
@@ -98,11 +99,7 @@ impl RunCache {
     /// The part that is in memory, or that a partition waits to replace it by. It may be another one by the time that
     /// it is loaded.
     pub(crate) fn current(&self) -> Option<PartPosition> {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_current(&self, part: PartPosition) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+        *lock(&self.current)
     }
 
     /// Frees the part in memory. As long as the result is kept, which is the memory for building a run, there is none.
@@ -126,7 +123,7 @@ impl RunCache {
         }
         drop(loaded);
         {
-            let mut known = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = lock(&self.current);
             if *known != current {
                 return Ok(None);
             }
@@ -146,7 +143,7 @@ impl RunCache {
         wanted: PartPosition,
     ) -> Result<()> {
         let PartPosition { run, start, end } = wanted;
-        self.set_current(wanted);
+        *lock(&self.current) = Some(wanted);
         // There is memory for one part at a time.
         let reader = loaded
             .free()
@@ -169,7 +166,7 @@ impl RunCache {
             return internal_err!("spill run {run} ends before row {start}");
         };
         let rows = start..start + side.total_rows();
-        self.set_current(PartPosition {
+        *lock(&self.current) = Some(PartPosition {
             end: rows.end,
             ..wanted
         });

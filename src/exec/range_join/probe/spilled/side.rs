@@ -9,7 +9,7 @@
 //! hashes of the equality keys, so that a probe row matches one run ([`Self::runs_for`](SpilledSide::runs_for)).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, SchemaRef};
@@ -18,7 +18,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::exec::common::blocking::joined;
-use crate::exec::common::once_per_run::SharedWork;
+use crate::exec::common::once_per_run::{SharedWork, lock};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::data_size::DataSize;
@@ -116,7 +116,7 @@ impl SpilledSide {
 
     /// The runs as they are now.
     pub(crate) fn runs(&self) -> Arc<RunSet> {
-        Arc::clone(&self.runs.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.runs))
     }
 
     /// The runs for the next probe rows of a partition: divided by hashes if it needs that, or if a partition before it
@@ -160,7 +160,7 @@ impl SpilledSide {
         let divided = Arc::new(divided);
         // What did not fit were runs of another size.
         *build_bytes = (*build_bytes).max(self.retained_bytes);
-        *self.runs.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&divided);
+        *lock(&self.runs) = Arc::clone(&divided);
         Ok(divided)
     }
 
