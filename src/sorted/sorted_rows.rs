@@ -11,7 +11,7 @@ use crate::common::errors::engine_error;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
-use rmq_engine::{CandidateRanges, Column, Comparison, SearchHints};
+use rmq_engine::{CandidateRanges, Column, Comparison};
 
 /// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
 /// are not included.
@@ -75,16 +75,15 @@ impl SortedRows {
     }
 
     /// Intersects each row's candidates with the positions whose key compares so with the row's bound; a NULL bound
-    /// leaves none. `number` is that of the bound among several, under which hints are kept for the next batch.
+    /// leaves none.
     ///
     /// # Errors
     /// An execution error for bounds of another type than the key.
     pub(crate) fn narrow(
         &self,
         candidates: &mut CandidateRanges,
-        (_, comparison): (usize, Comparison),
+        comparison: Comparison,
         bounds: &ArrayRef,
-        _last_found: &mut SearchHints,
     ) -> Result<()> {
         let (targets, nulls) = OrderKeys::from_values(bounds)?;
         if let Some(nulls) = nulls {
@@ -204,8 +203,6 @@ mod tests {
             memory: &memory,
             workers: Workers::new(2, &|| Ok(())),
         };
-        // Hints from other rows must not change results.
-        let mut last_found = SearchHints::default();
         for round in 0..200 {
             let rows = usize::try_from(random.u64(..60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];
@@ -270,11 +267,8 @@ mod tests {
                             vec![]
                         };
                         let mut candidates = sorted.candidates(40, &row_groups).unwrap();
-                        for (i, (comparison, bound)) in bounds.iter().enumerate() {
-                            let number = (i, *comparison);
-                            sorted
-                                .narrow(&mut candidates, number, bound, &mut last_found)
-                                .unwrap();
+                        for (comparison, bound) in &bounds {
+                            sorted.narrow(&mut candidates, *comparison, bound).unwrap();
                         }
                         let ranges = Ranges::from(candidates);
                         for (i, [group, low, high]) in rows_queried.iter().enumerate() {

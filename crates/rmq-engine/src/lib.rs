@@ -20,7 +20,6 @@ mod error;
 mod index;
 mod index_of_parts;
 mod key;
-mod key_search;
 mod list_smallest;
 mod order_statistics;
 mod outputs;
@@ -35,7 +34,6 @@ pub use error::EngineError;
 pub use index::{Index, Value};
 pub use index_of_parts::SegmentedIndex;
 pub use key::{Encoding, Extreme, Key};
-pub use key_search::SearchHints;
 pub use order_statistics::{OrderStatistics, RangeDistinct};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{

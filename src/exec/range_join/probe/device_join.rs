@@ -149,8 +149,7 @@ impl DeviceJoinPartition {
         let (build, waiting) = (self.build.on_cpu()?, Waiting::forever());
         let mut joined = vec![];
         for batch in batches {
-            let mut hints = build.hints();
-            joined.extend(build.join_blocking(&self.partition, batch, &mut hints, &waiting)?);
+            joined.extend(build.join_blocking(&self.partition, batch, &waiting)?);
         }
         Ok(joined)
     }

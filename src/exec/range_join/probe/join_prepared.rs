@@ -111,15 +111,14 @@ fn join_batches(
     side: Arc<SegmentedSide>,
     input: BatchStream,
 ) -> BatchStream {
-    let start = (input, side.hints());
-    let joined = stream::try_unfold(start, move |(mut input, hints)| {
+    let joined = stream::try_unfold(input, move |mut input| {
         let (partition, side) = (Arc::clone(&partition), Arc::clone(&side));
         async move {
             let Some(batch) = next_with_rows(&mut input).await? else {
                 return Ok(None);
             };
-            let (joined, hints) = side.join(&partition, batch, hints).await?;
-            Ok::<_, DataFusionError>(Some((recorded(partition, joined), (input, hints))))
+            let joined = side.join(&partition, batch).await?;
+            Ok::<_, DataFusionError>(Some((recorded(partition, joined), input)))
         }
     });
     joined.try_flatten().boxed()

@@ -22,7 +22,6 @@ use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
-use rmq_engine::SearchHints;
 
 /// The most build rows that are marked in one step: it takes about 1 ms.
 const MARKED_AT_ONCE: usize = 1 << 26;
@@ -77,12 +76,11 @@ impl PairSearch {
         batch: RecordBatch,
         limit: Option<RowLimit>,
         slice_rows: usize,
-        last_found: &mut SearchHints,
     ) -> Result<Self> {
         let Some(join) = &partition.row_join else {
             return internal_err!("a range join that returns aggregates has no pairs");
         };
-        let ranges = partition.find_ranges(&batch, build, last_found)?;
+        let ranges = partition.find_ranges(&batch, build)?;
         let (mut unbuilt_order, mut begins_threshold) = (None, false);
         let rest = match limit {
             None => {
@@ -97,7 +95,7 @@ impl PairSearch {
                 unbuilt_order = order.filter(|order| order.should_build(&ranges)).cloned();
                 match join.distance() {
                     Some(distance) => Rest::FromPoint(ClosestMatches::try_new(
-                        partition.find_up_to_point(distance, &batch, &ranges, build, last_found)?,
+                        partition.find_up_to_point(distance, &batch, &ranges, build)?,
                         ranges,
                         limit,
                         distance,

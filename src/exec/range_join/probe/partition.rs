@@ -30,7 +30,6 @@ use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
-use rmq_engine::SearchHints;
 
 /// More pairs than these take longer than it takes to hand a batch to another thread, up to some milliseconds.
 const MANY_CANDIDATES: usize = 1 << 16;
@@ -103,9 +102,8 @@ impl ProbePartition {
         self: &Arc<Self>,
         batch: RecordBatch,
         build: &Arc<BuildSide>,
-        last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
-        let Some(matches) = self.find_matches(&batch, build, last_found)? else {
+        let Some(matches) = self.find_matches(&batch, build)? else {
             return Ok(vec![]);
         };
         if !self.may_take_long(&matches, build) {
@@ -121,10 +119,9 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut SearchHints,
         check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<RecordBatch>> {
-        match self.find_matches(batch, build, last_found)? {
+        match self.find_matches(batch, build)? {
             Some(matches) => self.join_matches(batch, build, matches, check),
             None => Ok(vec![]),
         }
@@ -154,29 +151,19 @@ impl ProbePartition {
     }
 
     /// The matches of a batch by keys; `None` if no row of the batch is in the output.
-    fn find_matches(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut SearchHints,
-    ) -> Result<Option<KeyMatches>> {
+    fn find_matches(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Option<KeyMatches>> {
         self.metrics.probe_rows.add(batch.num_rows());
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join with an empty side evaluates no condition.
             return Ok(None);
         }
-        self.key_matches(batch, build, last_found).map(Some)
+        self.key_matches(batch, build).map(Some)
     }
 
     /// The positions of the build side that match each row of a batch by keys, and what is to be built before they are
     /// looked at. To be called once for a batch, as it counts them.
-    pub(crate) fn key_matches(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut SearchHints,
-    ) -> Result<KeyMatches> {
-        let ranges = self.find_ranges(batch, build, last_found)?;
+    pub(crate) fn key_matches(&self, batch: &RecordBatch, build: &BuildSide) -> Result<KeyMatches> {
+        let ranges = self.find_ranges(batch, build)?;
         Ok(KeyMatches {
             uses_threshold: self.uses_threshold(build, &ranges),
             unbuilt: build.justified_structures(&ranges).collect(),
@@ -297,16 +284,10 @@ impl ProbePartition {
     }
 
     /// The positions of the build side that match each row of a batch.
-    pub(crate) fn find_ranges(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut SearchHints,
-    ) -> Result<Ranges> {
-        let (mut windows, prevailing) = self.search(batch, build, last_found)?;
+    pub(crate) fn find_ranges(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Ranges> {
+        let (mut windows, prevailing) = self.search(batch, build)?;
         if let Some(prevailing) = prevailing {
-            let bound_index = self.spec.bounds.len();
-            prevailing.extend_windows(&mut windows, build.rows(), bound_index, last_found)?;
+            prevailing.extend_windows(&mut windows, build.rows())?;
         }
         Ok(windows.into())
     }
@@ -319,33 +300,25 @@ impl ProbePartition {
         batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
-        last_found: &mut SearchHints,
     ) -> Result<Ranges> {
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
-        let bound_id = (self.spec.bounds.len(), Comparison::AtMost);
         let rows = build.rows();
-        rows.narrow(&mut up_to_point, bound_id, &points, last_found)?;
+        rows.narrow(&mut up_to_point, Comparison::AtMost, &points)?;
         Ok(up_to_point.into())
     }
 
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows
     /// in this build side.
-    pub(crate) fn find_windows(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut SearchHints,
-    ) -> Result<Windows> {
-        let (windows, prevailing) = self.search(batch, build, last_found)?;
+    pub(crate) fn find_windows(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Windows> {
+        let (windows, prevailing) = self.search(batch, build)?;
         let Some(prevailing) = prevailing else {
             return internal_err!("a range join without prevailing rows is asked for them");
         };
-        let bound_index = self.spec.bounds.len();
         Ok(Windows {
             rows: windows.into(),
-            prevailing: prevailing.single_rows(build.rows(), bound_index, last_found)?,
+            prevailing: prevailing.single_rows(build.rows())?,
         })
     }
 
@@ -353,18 +326,16 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut SearchHints,
     ) -> Result<(CandidateRanges, Option<PrevailingRows>)> {
         let _timer = self.metrics.time_search();
         let rows = build.rows();
         let mut candidates = self.candidates(batch, build)?;
         let prevailing = self.spec.prevailing;
         let mut prevailing = prevailing.then(|| PrevailingRows::new(candidates.clone()));
-        let bounds = self.spec.bounds.iter().enumerate();
-        let mut bounds: Vec<_> = bounds.collect();
+        let mut bounds: Vec<_> = self.spec.bounds.iter().collect();
         // Those that depend on what the others leave come last.
-        bounds.sort_by_key(|(_, (_, bound))| wrapped_bound(bound).is_some());
-        for (i, (comparison, bound)) in bounds {
+        bounds.sort_by_key(|(_, bound)| wrapped_bound(bound).is_some());
+        for (comparison, bound) in bounds {
             let groups = prevailing
                 .as_ref()
                 .map_or(&candidates, PrevailingRows::groups);
@@ -372,12 +343,10 @@ impl ProbePartition {
             if let Some(wrapped) = wrapped_bound(bound) {
                 let limits = wrapped.limits(batch, || candidates.can_match())?;
                 let mut beyond = candidates.clone();
-                let bound_id = (self.spec.bounds.len() + 1 + i, wrapped.comparison());
-                rows.narrow(&mut beyond, bound_id, &limits, last_found)?;
+                rows.narrow(&mut beyond, wrapped.comparison(), &limits)?;
                 bounds = wrapped.widened(&bounds, beyond.can_match())?;
             }
-            let bound_id = (i, *comparison);
-            rows.narrow(&mut candidates, bound_id, &bounds, last_found)?;
+            rows.narrow(&mut candidates, *comparison, &bounds)?;
             if let Some(prevailing) = &mut prevailing {
                 prevailing.add_bound(*comparison, bounds)?;
             }

@@ -10,7 +10,6 @@ use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::SortedRows;
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
-use rmq_engine::SearchHints;
 
 /// Finds the prevailing row of each probe row of a batch.
 pub(crate) struct PrevailingRows {
@@ -62,27 +61,20 @@ impl PrevailingRows {
     }
 
     /// Extends each window down to its prevailing row. A window with a NULL bound, or whose lower bound is above an
-    /// upper one, stays empty. `bound_index` keeps the search hints for prevailing rows apart from those of the bounds.
+    /// upper one, stays empty.
     pub(crate) fn extend_windows(
         self,
         windows: &mut CandidateRanges,
         rows: &SortedRows,
-        bound_index: usize,
-        last_found: &mut SearchHints,
     ) -> Result<()> {
-        let (up_to_lower, is_valid) = self.find(rows, bound_index, last_found)?;
+        let (up_to_lower, is_valid) = self.find(rows)?;
         windows.begin_with_last(&up_to_lower, is_valid.set_indices());
         Ok(())
     }
 
     /// The prevailing row of each window, as a range of at most one row.
-    pub(crate) fn single_rows(
-        self,
-        rows: &SortedRows,
-        bound_index: usize,
-        last_found: &mut SearchHints,
-    ) -> Result<Ranges> {
-        let (up_to_lower, is_valid) = self.find(rows, bound_index, last_found)?;
+    pub(crate) fn single_rows(self, rows: &SortedRows) -> Result<Ranges> {
+        let (up_to_lower, is_valid) = self.find(rows)?;
         let rows = Ranges::from(up_to_lower);
         let rows = rows.iter().zip(&is_valid);
         let last =
@@ -91,18 +83,12 @@ impl PrevailingRows {
     }
 
     /// The rows of each group up to the lower bound, and which windows have a prevailing row if there are any.
-    fn find(
-        self,
-        rows: &SortedRows,
-        bound_index: usize,
-        last_found: &mut SearchHints,
-    ) -> Result<(CandidateRanges, BooleanBuffer)> {
+    fn find(self, rows: &SortedRows) -> Result<(CandidateRanges, BooleanBuffer)> {
         let Some(lower) = self.lower else {
             return internal_err!("a prevailing row needs a lower bound");
         };
         let mut up_to_lower = self.groups;
-        let bound_id = (bound_index, Comparison::AtMost);
-        rows.narrow(&mut up_to_lower, bound_id, &lower, last_found)?;
+        rows.narrow(&mut up_to_lower, Comparison::AtMost, &lower)?;
         let mut is_valid = BooleanBuffer::new_set(lower.len());
         for upper in &self.upper {
             is_valid = &is_valid & &OrderKeys::are_at_most(&lower, upper)?;

@@ -29,7 +29,6 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
-use rmq_engine::SearchHints;
 
 /// How many batches of pairs are merged at once.
 const MERGED_BATCHES: usize = 8;
@@ -45,7 +44,6 @@ pub(crate) fn join_rows(
         pairs: PairBuffer::default(),
         partition: Arc::clone(&partition),
         join,
-        last_found: side.hints(),
         side,
         segment: 0,
         input: Some(input),
@@ -67,8 +65,6 @@ struct RowStream {
     segment: usize,
     /// `None` after its end.
     input: Option<BoxStream<'static, Result<RecordBatch>>>,
-    /// Those of each segment.
-    last_found: Vec<SearchHints>,
     /// The search in the probe batch whose pairs are being returned.
     current: Option<PairSearch>,
     /// Pairs of the current batch that are to be returned.
@@ -166,10 +162,8 @@ impl RowStream {
             Some(limit) if self.nearest.is_some() => Some(limit.with_skipped()),
             limit => limit,
         };
-        let last_found = &mut self.last_found[self.segment];
         let size = self.partition.batch_size;
-        let mut search =
-            PairSearch::try_new(&self.partition, &build, batch, limit, size, last_found)?;
+        let mut search = PairSearch::try_new(&self.partition, &build, batch, limit, size)?;
         search.keeps_probe_rows = self.join.keeps_probe_rows() && self.side.segments.len() == 1;
         self.current = Some(search);
         Ok(())

@@ -16,7 +16,6 @@ use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use rmq_engine::SearchHints;
 
 /// A build side in one or several segments.
 #[derive(Debug)]
@@ -89,36 +88,17 @@ impl SegmentedSide {
         self.segments.iter().all(|segment| segment.is_empty())
     }
 
-    /// Search hints for each segment.
-    pub(crate) fn hints(&self) -> Vec<SearchHints> {
-        self.segments
-            .iter()
-            .map(|_| SearchHints::default())
-            .collect()
-    }
-
-    /// Joins a batch, on a thread that may block where that may take long. `hints` has those of each segment.
+    /// Joins a batch, on a thread that may block where that may take long.
     pub(crate) async fn join(
         self: &Arc<Self>,
         partition: &Arc<ProbePartition>,
         batch: RecordBatch,
-        mut hints: Vec<SearchHints>,
-    ) -> Result<(Vec<RecordBatch>, Vec<SearchHints>)> {
-        let hints_of_segments = hints.as_mut_slice();
-        if let (None, [segment], [of_segment]) = (
-            &self.merge_plan,
-            self.segments.as_slice(),
-            hints_of_segments,
-        ) {
-            let joined = partition.join(batch, segment, of_segment).await?;
-            return Ok((joined, hints));
+    ) -> Result<Vec<RecordBatch>> {
+        if let (None, [segment]) = (&self.merge_plan, self.segments.as_slice()) {
+            return partition.join(batch, segment).await;
         }
         let (this, partition) = (Arc::clone(self), Arc::clone(partition));
-        blocking(move |waiting| {
-            let joined = this.join_blocking(&partition, &batch, &mut hints, &waiting)?;
-            Ok((joined, hints))
-        })
-        .await
+        blocking(move |waiting| this.join_blocking(&partition, &batch, &waiting)).await
     }
 
     /// Joins a batch on the calling thread.
@@ -126,25 +106,24 @@ impl SegmentedSide {
         &self,
         partition: &Arc<ProbePartition>,
         batch: &RecordBatch,
-        hints: &mut [SearchHints],
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
         let Some(plan) = &self.merge_plan else {
-            let ([segment], [hints]) = (self.segments.as_slice(), hints) else {
+            let [segment] = self.segments.as_slice() else {
                 return internal_err!("a range join that returns rows merges no aggregates");
             };
-            return partition.join_blocking(batch, segment, hints, &|| waiting.check());
+            return partition.join_blocking(batch, segment, &|| waiting.check());
         };
         partition.metrics.probe_rows.add(batch.num_rows());
         self.record_search(batch.num_rows());
         let mut partials = Partials::new(plan, partition, batch.num_rows());
-        for (number, (segment, hints)) in self.segments.iter().zip(hints).enumerate() {
+        for (number, segment) in self.segments.iter().enumerate() {
             if segment.is_empty() {
                 continue;
             }
             waiting.check()?;
             let first_row = RowPosition::default().after(number);
-            partials.probe_rows(batch, None, segment, first_row, hints, waiting)?;
+            partials.probe_rows(batch, None, segment, first_row, waiting)?;
         }
         let (matched, aggregates) = partials.finish()?;
         partition.append_aggregates(batch, &matched, aggregates)

@@ -19,7 +19,6 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::range_agg::values::Values;
-use rmq_engine::SearchHints;
 
 /// Marks the rows of a run that have matched in a part of it. The last row column has their positions in the run.
 pub(crate) fn mark_in_run(
@@ -116,7 +115,6 @@ impl PartPairs<'_> {
         &mut self,
         ready: &mut Ready<'_>,
         next: &mut usize,
-        last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<bool> {
         // A search for nearest rows can't go on with some of its rows, so it has few.
@@ -129,7 +127,7 @@ impl PartPairs<'_> {
             let slice = self
                 .batch
                 .slice(*next, most.min(self.batch.num_rows() - *next));
-            *next += self.add_slice(slice, *next, ready, last_found, waiting)?;
+            *next += self.add_slice(slice, *next, ready, waiting)?;
         }
         Ok(*next == self.batch.num_rows())
     }
@@ -141,12 +139,11 @@ impl PartPairs<'_> {
         slice: RecordBatch,
         first: usize,
         ready: &mut Ready<'_>,
-        last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<usize> {
         let limit = self.join.limit;
         let (partition, build, size) = (self.partition, self.side, self.slice_rows);
-        let mut search = PairSearch::try_new(partition, build, slice, limit, size, last_found)?;
+        let mut search = PairSearch::try_new(partition, build, slice, limit, size)?;
         let _timer = self.partition.metrics.time_query();
         let mut pairs = PairBuffer::default();
         loop {

@@ -6,7 +6,6 @@ use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
-use rmq_engine::SearchHints;
 
 use crate::common::dictionaries::roomy_type;
 use crate::common::ranges::Ranges;
@@ -55,15 +54,7 @@ impl Partials {
         let Some((batch, rows)) = select(batch, bounds, run)? else {
             return Ok(());
         };
-        let (rows, last_found) = (rows.as_ref(), &mut SearchHints::default());
-        self.probe_rows(
-            &batch,
-            rows,
-            &part.side,
-            part.first_row,
-            last_found,
-            waiting,
-        )
+        self.probe_rows(&batch, rows.as_ref(), &part.side, part.first_row, waiting)
     }
 
     /// Probes a part of the build side, whose first row has this position, with rows that have the numbers `selected`
@@ -74,7 +65,6 @@ impl Partials {
         selected: Option<&UInt32Array>,
         side: &BuildSide,
         first_row: RowPosition,
-        last_found: &mut SearchHints,
         waiting: &Waiting,
     ) -> Result<()> {
         let (partition, check) = (&self.partition, || waiting.check());
@@ -86,7 +76,7 @@ impl Partials {
                 indexes.try_for_each(|index| index.build())?;
                 partition.aggregate(batch, ranges, side, &check)
             };
-            let windows = partition.find_windows(batch, side, last_found)?;
+            let windows = partition.find_windows(batch, side)?;
             let (rows, partials) = (&windows.rows, aggregate(&windows.rows)?);
             self.aggregates.merge(
                 &self.plan.merges,
@@ -99,7 +89,7 @@ impl Partials {
             partials.insert(0, Arc::new(windows.have_prevailing()));
             return prevailing.merge(plan, first_row, selected, rows.matched(), partials);
         }
-        let matches = partition.key_matches(batch, side, last_found)?;
+        let matches = partition.key_matches(batch, side)?;
         let ranges = partition.refine(batch, side, matches, &check)?;
         if !ranges.matched().any(|matched| matched) {
             return Ok(());

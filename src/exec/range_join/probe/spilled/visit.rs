@@ -23,7 +23,6 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::run::BuildRun;
 use crate::range_agg::values::Values;
-use rmq_engine::SearchHints;
 
 /// Buffered probe rows.
 pub(crate) struct Buffered {
@@ -292,7 +291,6 @@ impl RunVisit {
             buffer,
         } = &mut self.rows;
         let mut ready = Ready::new(side, &self.returned);
-        let mut last_found = SearchHints::default();
         while work.batch < batches.len() && !ready.is_full() {
             waiting.check()?;
             let BufferedBatch {
@@ -313,7 +311,7 @@ impl RunVisit {
                         batch,
                         matched,
                     };
-                    if !pairs.add_to(&mut ready, &mut work.row, &mut last_found, waiting)? {
+                    if !pairs.add_to(&mut ready, &mut work.row, waiting)? {
                         continue;
                     }
                 }

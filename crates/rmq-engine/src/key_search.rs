@@ -1,5 +1,0 @@
-//! Hints of key search.
-
-/// Goes.
-#[derive(Debug, Default)]
-pub struct SearchHints;
