@@ -8,19 +8,23 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, new_empty_array};
-use datafusion::common::{Result, ScalarValue, exec_err};
+use arrow::array::{Array, ArrayRef, new_empty_array};
+use arrow::compute::interleave;
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
+use crate::common::range_groups::RangeGroups;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::block_states::BlockStates;
+use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::order_statistics::OrderStatistic;
 use crate::range_agg::state_tree::{AggregatedRows, CoveredRanges};
 
@@ -38,6 +42,8 @@ pub(crate) struct RangeAccumulator {
     metrics: BuildMetrics,
     /// An empty reservation in the pool.
     memory: MemoryReservation,
+    /// The columns, which register their memory, if ranges are aggregated after the build side is dropped.
+    _retained: Vec<PreparedColumn>,
 }
 
 impl RangeAccumulator {
@@ -67,7 +73,21 @@ impl RangeAccumulator {
             states: states.map(Arc::new),
             metrics: metrics.clone(),
             memory: memory.new_empty(),
+            _retained: vec![],
         })
+    }
+
+    /// The same, which aggregates ranges also after the build side is dropped: of these columns.
+    pub(crate) fn retaining(self, columns: Vec<PreparedColumn>) -> Self {
+        Self {
+            _retained: columns,
+            ..self
+        }
+    }
+
+    /// Whether the ranges of rows are returned, to be aggregated later.
+    pub(crate) fn returns_ranges(&self) -> bool {
+        self.rows.call().output == AccumulatorOutput::Range
     }
 
     /// Whether order statistics may answer it.
@@ -97,11 +117,62 @@ impl RangeAccumulator {
         let rows = rows.map(|rows| rows.map(|r| r.start as usize..r.end as usize));
         let rows: Vec<Range<usize>> = rows.collect::<Result<_>>()?;
         let memory = self.memory.new_empty();
-        if self.rows.call().returns_state {
+        if self.rows.call().output == AccumulatorOutput::State {
             self.states_of(&rows, check, &memory)
         } else {
             self.values_of(&rows, check, &memory)
         }
+    }
+
+    /// The statistic of each group of ranges, where a row that is in several of them counts as often. Builds what
+    /// answers them if they justify it, and so may block. Calls `check` between ranges whose rows are read.
+    ///
+    /// # Errors
+    /// Those of the accumulators. An internal error for an aggregate that is no order statistic.
+    pub(crate) fn evaluate_groups(
+        &self,
+        groups: &RangeGroups,
+        check: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<ArrayRef> {
+        let Some((statistic, statistics)) = &self.statistics else {
+            return internal_err!("{} has no order statistics", self.rows.call().text);
+        };
+        let united;
+        let groups = if *statistic == OrderStatistic::CountDistinct {
+            united = groups.united();
+            &united
+        } else {
+            groups
+        };
+        let ranges = groups.ranges();
+        if statistics.should_build(&ranges) {
+            statistics.build()?;
+        }
+        if groups.are_single() {
+            return self.evaluate(&ranges, check);
+        }
+        if let Some(index) = statistics.index()
+            && *statistic != OrderStatistic::CountDistinct
+        {
+            self.metrics.record_order_statistics(groups.len());
+            return statistic.of_groups(index, groups);
+        }
+        // The rows of several ranges are read.
+        let (mut single, mut several, mut places) = (RangeGroups::default(), vec![], vec![]);
+        for group in groups.iter() {
+            places.push(if let [range] = group {
+                single.push([range.clone()]);
+                (0, single.len() - 1)
+            } else {
+                let ranges = group.iter().map(|range| (self, range.clone()));
+                several.push(accumulated(&ranges.collect::<Vec<_>>(), check)?);
+                (1, several.len() - 1)
+            });
+        }
+        let single = self.evaluate(&single.ranges(), check)?;
+        let several = ScalarValue::iter_to_array(several)?;
+        let values: [&dyn Array; 2] = [&single, &several];
+        Ok(interleave(&values, &places)?)
     }
 
     fn values_of(
@@ -210,4 +281,26 @@ impl RangeAccumulator {
         }
         Ok(())
     }
+}
+
+/// The value of an accumulator that has read the rows of ranges, each of an aggregate of the same call. Calls `check`
+/// from time to time.
+///
+/// # Errors
+/// The accumulator's. If memory is short.
+pub(crate) fn accumulated(
+    ranges: &[(&RangeAccumulator, Range<u32>)],
+    check: &(dyn Fn() -> Result<()> + Sync),
+) -> Result<ScalarValue> {
+    let Some((first, _)) = ranges.first() else {
+        return internal_err!("no range of rows to read");
+    };
+    let mut accumulator = first.rows.function().function.create_accumulator()?;
+    let memory = first.memory.new_empty();
+    for (of, rows) in ranges {
+        let rows = rows.start as usize..rows.end as usize;
+        let grow = |bytes| memory.try_resize(bytes);
+        of.rows.feed(&mut *accumulator, rows, check, &grow)?;
+    }
+    accumulator.evaluate()
 }

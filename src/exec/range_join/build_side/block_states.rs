@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-    use crate::logical_plan::accumulator_call::AccumulatorCall;
+    use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
     use crate::range_agg::state_tree::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
@@ -158,7 +158,7 @@ mod tests {
             is_filtered: false,
             is_distinct: false,
             ignores_nulls: false,
-            returns_state: false,
+            output: AccumulatorOutput::Value,
             text: "corr".to_owned(),
         };
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
