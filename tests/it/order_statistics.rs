@@ -408,7 +408,7 @@ async fn functions_by_position_are_those_of_datafusion() {
 }
 
 /// Waits until a pool has this many bytes registered: what a query has read is dropped a moment later.
-async fn registered(pool: &Arc<dyn MemoryPool>, bytes: usize) {
+pub(crate) async fn registered(pool: &Arc<dyn MemoryPool>, bytes: usize) {
     for _ in 0..200 {
         if pool.reserved() == bytes {
             return;

@@ -18,7 +18,7 @@ use crate::common::range_groups::RangeGroups;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
-use crate::exec::range_join::build_side::block_states::BlockStates;
+use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
@@ -48,11 +48,13 @@ pub(crate) struct RangeAccumulator {
 
 impl RangeAccumulator {
     /// The aggregate over sorted columns, one for each argument of the call, and the order statistics of the first one
-    /// if the aggregate is one of them. What is built of them is built on up to `threads` threads.
+    /// if the aggregate is one of them. Other states of blocks are those of `states`. What is built of them is built on
+    /// up to `threads` threads.
     pub(crate) fn try_new(
         call: &Arc<AccumulatorCall>,
         columns: Vec<ArrayRef>,
         statistics: Option<Arc<OrderStatistics>>,
+        states: &dyn StatesKeeper,
         threads: usize,
         metrics: &BuildMetrics,
         memory: &MemoryReservation,
@@ -61,16 +63,17 @@ impl RangeAccumulator {
         let statistics = order_statistic(call)
             .filter(|statistic| value_type.is_some_and(|t| statistic.is_known_for(&t)))
             .zip(statistics);
-        let rows = Arc::new(AccumulatedRows::try_new(call, columns, memory)?);
+        let rows = Arc::new(AccumulatedRows::try_new(call, columns.clone(), memory)?);
         let states = if statistics.is_none() {
-            BlockStates::try_new(&rows, threads, metrics, memory)
+            let make = || BlockStates::try_new(&rows, threads, metrics, memory);
+            states.states(call, &columns, &make)
         } else {
             None
         };
         Ok(Self {
             rows,
             statistics,
-            states: states.map(Arc::new),
+            states,
             metrics: metrics.clone(),
             memory: memory.new_empty(),
             _retained: vec![],

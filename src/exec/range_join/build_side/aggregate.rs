@@ -11,7 +11,7 @@ use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-use crate::exec::range_join::build_side::block_states::BlockStates;
+use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::{ListedOtherwise, OrderStatistics};
@@ -39,14 +39,16 @@ pub(crate) struct AggregateEvaluator {
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over `columns`. What an accumulator takes is registered in the pool of `memory`,
-    /// an empty reservation, and what it builds is built on up to `threads` threads.
+    /// The evaluator of an aggregate over `columns`, with states of blocks that are kept in `states`. What an
+    /// accumulator takes is registered in the pool of `memory`, an empty reservation, and what it builds is built on up
+    /// to `threads` threads.
     ///
     /// # Errors
     /// An internal error if a structure has not been built. If memory is short.
     pub(crate) fn try_new(
         aggregate: &ValueAggregate,
         columns: &[PreparedColumn],
+        states: &dyn StatesKeeper,
         threads: usize,
         metrics: &BuildMetrics,
         memory: &MemoryReservation,
@@ -74,8 +76,9 @@ impl AggregateEvaluator {
                 });
             let statistics = evaluator.statistics().cloned();
             let arrays = arrays.collect();
-            let mut accumulator =
-                RangeAccumulator::try_new(call, arrays, statistics, threads, metrics, memory)?;
+            let mut accumulator = RangeAccumulator::try_new(
+                call, arrays, statistics, states, threads, metrics, memory,
+            )?;
             if accumulator.returns_ranges() {
                 let retained = aggregate.arguments.iter();
                 let retained = retained.filter_map(|argument| columns.get(*argument).cloned());
