@@ -303,7 +303,7 @@ impl StateTree {
     pub(crate) fn cover<'a>(
         &self,
         aggregated: &'a dyn AggregatedRows,
-        ranges: impl Iterator<Item = &'a Range<usize>>,
+        ranges: &[&Range<usize>],
         copies: bool,
     ) -> Result<CoveredRanges<'a>> {
         let mut rows = Rows::new(aggregated, copies);

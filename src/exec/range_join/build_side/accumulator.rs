@@ -26,7 +26,8 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::order_statistics::OrderStatistic;
-use crate::range_agg::state_tree::{AggregatedRows, CoveredRanges};
+use crate::range_agg::range_accumulators::accumulate_ranges;
+use crate::range_agg::state_tree::AggregatedRows;
 
 /// Results are registered in steps of these bytes: all threads wait for the pool.
 const REGISTERED_AT_A_TIME: usize = 1 << 16;
@@ -186,14 +187,10 @@ impl RangeAccumulator {
     ) -> Result<ArrayRef> {
         let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());
         let mut result_bytes = 0;
-        self.accumulate(ranges, check, memory, &mut |accumulated| {
-            let result = match (accumulated, results.last()) {
-                (None, Some(last)) => last.clone(),
-                (Some(mut accumulator), _) => accumulator.evaluate()?,
-                (None, None) => return exec_err!("the first of several ranges was not computed"),
-            };
-            result_bytes += result.size();
-            results.push(result);
+        self.accumulate(ranges, check, memory, &mut |_, mut accumulator, equal| {
+            let result = accumulator.evaluate()?;
+            result_bytes += equal * result.size();
+            results.extend(std::iter::repeat_n(result, equal));
             Ok(result_bytes)
         })?;
         let data_type = self.rows.function().function.field();
@@ -219,33 +216,32 @@ impl RangeAccumulator {
         memory: &MemoryReservation,
     ) -> Result<ArrayRef> {
         let mut column = self.rows.function().column(ranges.len());
-        let (mut state, mut at) = (vec![], 0);
-        self.accumulate(ranges, check, memory, &mut |accumulated| {
-            if let Some(mut accumulator) = accumulated {
-                state = accumulator.state()?;
-            }
-            let has_rows = !ranges[at].is_empty();
-            column.push(has_rows.then_some(state.as_slice()))?;
-            at += 1;
-            Ok(column.bytes())
-        })?;
+        self.accumulate(
+            ranges,
+            check,
+            memory,
+            &mut |range, mut accumulator, equal| {
+                let state = accumulator.state()?;
+                for _ in 0..equal {
+                    column.push((!range.is_empty()).then_some(state.as_slice()))?;
+                }
+                Ok(column.bytes())
+            },
+        )?;
         column.finish()
     }
 
-    /// Passes an accumulator that has seen its rows to `take` for each range, or `None` if the range is the one before
-    /// it. What `take` returns is registered, the bytes of all that it has taken.
+    /// Passes to `take` what [`accumulate_ranges`] does. What it returns is registered, the bytes of all that it has
+    /// taken.
     fn accumulate(
         &self,
         ranges: &[Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
         memory: &MemoryReservation,
-        take: &mut dyn FnMut(Option<Box<dyn Accumulator>>) -> Result<usize>,
+        take: &mut dyn FnMut(&Range<usize>, Box<dyn Accumulator>, usize) -> Result<usize>,
     ) -> Result<()> {
         let (states, function) = (self.states.as_deref(), self.rows.function());
-        let runs: Vec<&[Range<usize>]> = ranges.chunk_by(PartialEq::eq).collect();
-        let at_a_time = states.map_or(runs.len(), BlockStates::ranges_at_a_time);
-        let mut bytes = 0;
-        let registered = Cell::new(0);
+        let (taken, registered) = (Cell::new(0), Cell::new(0));
         let register = |bytes: usize| {
             if bytes > registered.get() {
                 registered.set(bytes.next_multiple_of(REGISTERED_AT_A_TIME));
@@ -253,32 +249,26 @@ impl RangeAccumulator {
             }
             Ok(())
         };
-        let mut wide = 0;
-        for runs in runs.chunks(at_a_time.max(1)) {
-            let distinct = runs.iter().map(|run| &run[0]);
-            let covered = match states {
-                Some(states) => states.cover(distinct, check)?,
-                None => None,
-            };
-            wide += covered.as_ref().map_or(0, CoveredRanges::wide);
-            for (i, run) in runs.iter().enumerate() {
-                check()?;
-                let accumulator = if let Some(covered) = &covered {
-                    covered.accumulate(i)?
-                } else {
-                    let mut accumulator = function.function.create_accumulator()?;
-                    let grow = |accumulated| register(bytes + accumulated);
-                    let rows = run[0].clone();
-                    self.rows.feed(&mut *accumulator, rows, check, &grow)?;
-                    accumulator
-                };
-                bytes = take(Some(accumulator))?;
-                for _ in 1..run.len() {
-                    bytes = take(None)?;
-                }
-                register(bytes)?;
-            }
-        }
+        let wide = accumulate_ranges(
+            ranges,
+            states.map(BlockStates::ranges_at_a_time),
+            |ranges| match states {
+                Some(states) => states.cover(ranges, check),
+                None => Ok(None),
+            },
+            |range| {
+                let mut accumulator = function.function.create_accumulator()?;
+                let grow = |accumulated| register(taken.get() + accumulated);
+                let rows = range.clone();
+                self.rows.feed(&mut *accumulator, rows, check, &grow)?;
+                Ok(accumulator)
+            },
+            check,
+            |range, accumulator, equal| {
+                taken.set(take(range, accumulator, equal)?);
+                register(taken.get())
+            },
+        )?;
         if states.is_some_and(BlockStates::is_built) {
             self.metrics.record_block_states(wide);
         }

@@ -151,14 +151,14 @@ impl BlockStates {
     /// The ranges as the tree covers them. Before it is built, `None` if one range is narrow.
     pub(crate) fn cover<'a>(
         &'a self,
-        ranges: impl Iterator<Item = &'a Range<usize>> + Clone,
+        ranges: &[&Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Option<CoveredRanges<'a>>> {
         if let Some(Registered { tree, .. }) = self.built.get() {
             return tree.cover(&*self.rows, ranges, true).map(Some);
         }
         let mut all: Option<Range<usize>> = None;
-        for range in ranges.clone() {
+        for range in ranges {
             let Some(blocks) = self.blocks.of_range(range) else {
                 return Ok(None);
             };

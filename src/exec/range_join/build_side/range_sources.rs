@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, StructArray, UInt32Array};
 use arrow::compute::interleave;
-use arrow::datatypes::{DataType, UInt32Type};
+use arrow::datatypes::{ArrowNativeType, DataType, UInt32Type};
 use datafusion::common::{
     DataFusionError, Result, ScalarValue, internal_datafusion_err, internal_err,
 };
@@ -68,8 +68,8 @@ impl RangeSources {
     }
 
     /// The aggregate of each list of ranges, and `of_none` of those without rows. Of ranges of several build sides all
-    /// rows are read. Builds order statistics if the ranges
-    /// justify it, and so may block. Calls `check` between ranges whose rows are read.
+    /// rows are read. Builds order statistics if the ranges justify it, and so may block. Calls `check` between ranges
+    /// whose rows are read.
     ///
     /// # Errors
     /// An internal error for ranges of another run. Those of the accumulators.
@@ -152,8 +152,7 @@ impl<'a> CollectedRanges<'a> {
         let entries = if self.lists.is_null(list) {
             0..0
         } else {
-            // Offsets of a list are positions.
-            offsets[list] as usize..offsets[list + 1] as usize
+            offsets[list].as_usize()..offsets[list + 1].as_usize()
         };
         entries.filter_map(|entry| {
             let rows = self.starts.value(entry)..self.ends.value(entry);
