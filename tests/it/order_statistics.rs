@@ -317,6 +317,23 @@ async fn without_memory_rows_are_read() {
             assert_eq!(lines(&found), expected, "{most} bytes, {sql}");
             let has_statistics = metric(&plan, "order_statistics") > 0;
             assert_eq!(has_statistics, most == usize::MAX, "{most} bytes, {sql}");
+            // Groups of windows that overlap, and of those that don't.
+            for groups in [20, 40] {
+                let sql = format!(
+                    "SELECT q.id % {groups} AS n, {aggregate} AS a FROM q JOIN p ON {on} GROUP BY q.id % {groups}"
+                );
+                let expected = answer(&plain_session(&ctx).await, &sql).await;
+                let plan = ctx.sql(&sql).await.expect(&sql);
+                let plan = plan.create_physical_plan().await.expect(&sql);
+                let found = collect(plan.clone(), ctx.task_ctx()).await.expect(&sql);
+                assert_eq!(
+                    lines(&found),
+                    expected.expect(&sql).0,
+                    "{most} bytes, {sql}"
+                );
+                let text = displayable(plan.as_ref()).indent(false).to_string();
+                assert!(text.contains("GroupStatisticsExec"), "{text}");
+            }
             pool.0.store(usize::MAX, Ordering::Relaxed);
         }
     }
