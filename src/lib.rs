@@ -103,6 +103,7 @@ pub use session::{
 /// The crate `datafusion-rmq-proto` writes and reads them, for engines that send plans to other processes.
 pub mod physical_plan {
     pub use crate::exec::create_index::CreateIndexExec;
+    pub use crate::exec::group_statistics::GroupStatisticsExec;
     pub use crate::exec::range_join::exec::RangeJoinExec;
     pub use crate::exec::range_join::mode::JoinMode;
     pub use crate::exec::range_lookup::exec::RangeLookupExec;

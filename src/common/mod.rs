@@ -12,6 +12,7 @@ pub(crate) mod inputs;
 pub(crate) mod options;
 pub(crate) mod ordered_type;
 pub(crate) mod range_function;
+pub(crate) mod range_groups;
 pub(crate) mod ranges;
 pub(crate) mod row_number;
 pub(crate) mod sql_text;

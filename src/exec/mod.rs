@@ -4,6 +4,7 @@
 
 pub(crate) mod common;
 pub(crate) mod create_index;
+pub(crate) mod group_statistics;
 pub(crate) mod range_join;
 pub(crate) mod range_lookup;
 pub(crate) mod unique_groups;

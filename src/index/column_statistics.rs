@@ -12,6 +12,7 @@ use datafusion::common::{Result, exec_err, internal_err};
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::key_bytes;
 use crate::common::range_function::{IndexKind, RangeFunction, RangeStatistic};
+use crate::common::range_groups::RangeGroups;
 use crate::common::ranges::Ranges;
 use crate::index::any_width::{AnyWidth, map_width, with_width};
 use crate::index::decoder::{Decoder, buffer};
@@ -259,7 +260,7 @@ impl ColumnStatistics {
         let counts = self.count(ranges)?;
         let places = counts.iter().zip(fractions.values()).map(|(count, q)| {
             // A range without values has none with the number 0.
-            let last = u32::try_from(count - 1).unwrap_or(0);
+            let last = u64::try_from(count - 1).unwrap_or(0);
             Place::of_quantile(*q, last)
         });
         let places: Vec<Place> = places.collect();
@@ -283,9 +284,9 @@ impl ColumnStatistics {
     fn nth_floats(
         &self,
         ranges: &Ranges,
-        smaller: impl Iterator<Item = u32>,
+        smaller: impl Iterator<Item = u64>,
     ) -> Result<Float64Array> {
-        let smaller: Vec<i64> = smaller.map(i64::from).collect();
+        let smaller: Vec<u64> = smaller.collect();
         let values = cast(&self.nth_smallest(ranges, &smaller)?, &DataType::Float64)?;
         Ok(values.as_primitive::<Float64Type>().clone())
     }
@@ -294,14 +295,31 @@ impl ColumnStatistics {
     ///
     /// # Errors
     /// An internal error without ranks.
-    pub(crate) fn nth_smallest(&self, ranges: &Ranges, smaller: &[i64]) -> Result<ArrayRef> {
+    pub(crate) fn nth_smallest(&self, ranges: &Ranges, smaller: &[u64]) -> Result<ArrayRef> {
+        self.nth_smallest_of(NthOf::Ranges(ranges), smaller)
+    }
+
+    /// The value of each group of ranges that has this many smaller ones in them together; NULL where they have no
+    /// more. A row that is in several of them counts as often.
+    ///
+    /// # Errors
+    /// An internal error without ranks.
+    pub(crate) fn nth_smallest_of_groups(
+        &self,
+        groups: &RangeGroups,
+        smaller: &[u64],
+    ) -> Result<ArrayRef> {
+        self.nth_smallest_of(NthOf::Groups(groups), smaller)
+    }
+
+    fn nth_smallest_of(&self, of: NthOf<'_>, smaller: &[u64]) -> Result<ArrayRef> {
         let (keys, valid) = match self.ranks()? {
-            AnyWidth::W32(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W32),
-            AnyWidth::W64(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W64),
-            AnyWidth::W128(ranks) => nth_smallest(ranks, ranges, smaller, OutputValues::W128),
+            AnyWidth::W32(ranks) => nth_smallest(ranks, of, smaller, OutputValues::W32),
+            AnyWidth::W64(ranks) => nth_smallest(ranks, of, smaller, OutputValues::W64),
+            AnyWidth::W128(ranks) => nth_smallest(ranks, of, smaller, OutputValues::W128),
         }
         .map_err(engine_error)?;
-        let valid = BooleanBuffer::new(buffer(OutputBuffer::from(valid)), 0, ranges.len());
+        let valid = BooleanBuffer::new(buffer(OutputBuffer::from(valid)), 0, smaller.len());
         self.decoder.decode(keys, NullBuffer::new(valid))
     }
 }
@@ -313,16 +331,37 @@ fn set_zero(counts: &mut [i64], valid: &NullBuffer) {
     }
 }
 
-/// The bits of the values, and a bitmap of the ranges that have them.
+/// The rows among which a value is the n-th.
+#[derive(Clone, Copy)]
+enum NthOf<'a> {
+    Ranges(&'a Ranges),
+    Groups(&'a RangeGroups),
+}
+
+/// The bits of the values, and a bitmap of the ranges or groups that have them.
 fn nth_smallest<K: RankKey>(
     ranks: &KeyStatistics<K>,
-    ranges: &Ranges,
-    smaller: &[i64],
+    of: NthOf<'_>,
+    smaller: &[u64],
     of_width: fn(OutputBuffer<K>) -> OutputValues,
 ) -> Result<(OutputValues, Vec<u64>), EngineError> {
-    let (left, right) = (ranges.left(), ranges.right());
-    let mut values = vec![K::ZERO; ranges.len()];
-    let mut valid = vec![0; ranges.len().div_ceil(64)];
-    ranks.nth_smallest(left, right, smaller, &mut values, &mut valid)?;
+    let mut values = vec![K::ZERO; smaller.len()];
+    let mut valid = vec![0; smaller.len().div_ceil(64)];
+    match of {
+        NthOf::Ranges(ranges) => {
+            // No range has as many values as the greatest of these.
+            let smaller = smaller
+                .iter()
+                .map(|n| i64::try_from(*n).unwrap_or(i64::MAX));
+            let smaller: Vec<i64> = smaller.collect();
+            let (left, right) = (ranges.left(), ranges.right());
+            ranks.nth_smallest(left, right, &smaller, &mut values, &mut valid)?;
+        }
+        NthOf::Groups(groups) => {
+            let (firsts, ranges) = (groups.firsts(), groups.ranges());
+            let (left, right) = (ranges.left(), ranges.right());
+            ranks.nth_smallest_of_groups(firsts, left, right, smaller, &mut values, &mut valid)?;
+        }
+    }
     Ok((of_width(values.into()), valid))
 }

@@ -7,15 +7,15 @@ const PRECISION: f64 = 1_000_000.0;
 /// Where a statistic is among the sorted values of a range.
 pub(crate) struct Place {
     /// The numbers of two values, from which the statistic is made. No value has them if the range has none.
-    pub(crate) lower: u32,
-    pub(crate) upper: u32,
+    pub(crate) lower: u64,
+    pub(crate) upper: u64,
     /// How far it is from the lower to the upper value, between 0 and 1; `None` if it is the lower one.
     pub(crate) weight: Option<f64>,
 }
 
 impl Place {
     /// The value with this number.
-    pub(crate) fn at(place: u32) -> Self {
+    pub(crate) fn at(place: u64) -> Self {
         Self {
             lower: place,
             upper: place,
@@ -24,15 +24,16 @@ impl Place {
     }
 
     /// The quantile of a fraction from 0 to 1, where the last value has this number.
-    pub(crate) fn of_quantile(fraction: f64, last: u32) -> Self {
-        let index = fraction * f64::from(last);
+    pub(crate) fn of_quantile(fraction: f64, last: u64) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "as DataFusion multiplies")]
+        let index = fraction * last as f64;
         let floor = index.floor();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "between 0 and `last`, as a fraction is between 0 and 1"
         )]
-        let (lower, upper) = (floor as u32, index.ceil() as u32);
+        let (lower, upper) = (floor as u64, index.ceil() as u64);
         let weight = ((index - floor) * PRECISION).trunc() / PRECISION;
         Self {
             lower,

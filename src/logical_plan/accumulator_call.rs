@@ -19,10 +19,6 @@ use crate::range_agg::states::StateFunction;
 /// [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the function that are not
 /// literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a clause of the call that is there or not"
-)]
 pub struct AccumulatorCall {
     /// The function.
     pub function: Arc<AggregateUDF>,
@@ -36,10 +32,23 @@ pub struct AccumulatorCall {
     pub is_distinct: bool,
     /// Whether there is an IGNORE NULLS.
     pub ignores_nulls: bool,
-    /// Whether the aggregate is the accumulator's state, a struct, instead of its value. It is NULL without rows.
-    pub returns_state: bool,
+    /// What the aggregate is of an accumulator that has seen the rows.
+    pub output: AccumulatorOutput,
     /// The call as EXPLAIN shows it.
     pub text: String,
+}
+
+/// What a range join returns of a range whose rows an accumulator sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
+pub enum AccumulatorOutput {
+    /// The accumulator's value.
+    Value,
+    /// The accumulator's state, a struct. It is NULL without rows.
+    State,
+    /// Which sorted rows they are, a struct of [`AccumulatorCall::range_type`]. A
+    /// [`GroupStatistics`](crate::logical_plan::group_statistics::GroupStatistics) above GROUP BY has the value of the
+    /// ranges of each group.
+    Range,
 }
 
 /// An expression of ORDER BY.
@@ -89,6 +98,14 @@ impl AccumulatorCall {
     /// As [`Self::physical`].
     pub fn state_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(StateFunction::try_new(self.physical(types)?)?.state_type())
+    }
+
+    /// The type of a range of sorted rows: the number of the build side that has them, the first row, and the one after
+    /// the last.
+    #[must_use]
+    pub fn range_type() -> DataType {
+        let field = |name| Field::new(name, DataType::UInt32, false);
+        DataType::Struct(["side", "start", "end"].map(field).into_iter().collect())
     }
 
     /// What an accumulator is shown of a row whose columns, of these types, are all NULL. `None` if FILTER excludes the

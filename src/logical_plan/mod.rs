@@ -8,6 +8,7 @@
 //! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than
 //!   the join it replaces.
 //! - [`CreateIndex`](create_index::CreateIndex) builds an index that is kept under a name.
+//! - `GroupStatistics` computes order statistics of the ranges of groups.
 //! - `AllColumns` keeps the columns of a lateral join in a prepared statement.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 //!
@@ -18,6 +19,7 @@ pub mod accumulator_call;
 pub(crate) mod all_columns;
 #[doc(hidden)]
 pub mod create_index;
+pub(crate) mod group_statistics;
 #[doc(hidden)]
 pub mod join_choice;
 pub mod nearest_rows;

@@ -22,7 +22,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::inputs::inputs_of;
 use crate::common::sql_text::sql_text;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::node_methods::node_methods;
 use rmq_engine::Comparison;
 use rmq_engine::{Extreme, RangeEnd};
@@ -177,7 +177,20 @@ impl<E> RangeAggregate<E> {
     }
 }
 
+impl<E> RangeAggregate<E> {
+    /// Whether it is the range itself, whose rows are aggregated later.
+    pub(crate) fn is_range(&self) -> bool {
+        let call = self.call.as_ref();
+        call.is_some_and(|call| call.output == AccumulatorOutput::Range)
+    }
+}
+
 impl<E> RangeJoinSpec<E> {
+    /// Whether an aggregate is the range itself, whose rows are aggregated later.
+    pub(crate) fn returns_ranges(&self) -> bool {
+        self.aggregates.iter().any(RangeAggregate::is_range)
+    }
+
     /// Whether an aggregate counts the rows that cross a threshold.
     pub(crate) fn counts_crossings(&self) -> bool {
         let mut functions = self.aggregates.iter().map(|a| a.function);
@@ -453,7 +466,11 @@ impl<E: Display> Display for KeyInterval<'_, E> {
 impl Display for RangeAggregate<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(call) = &self.call {
-            let prefix = if call.returns_state { "state of " } else { "" };
+            let prefix = match call.output {
+                AccumulatorOutput::Value => "",
+                AccumulatorOutput::State => "state of ",
+                AccumulatorOutput::Range => "rows of ",
+            };
             return write!(f, "{prefix}{}", call.text);
         }
         let arguments: Vec<String> = self.arguments.iter().map(sql_text).collect();

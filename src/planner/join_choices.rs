@@ -18,7 +18,9 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::optimizer::condition::conversion;
-use crate::optimizer::cost::decision::{why_accumulators_stay, why_grouped_join_stays};
+use crate::optimizer::cost::decision::{
+    why_accumulators_stay, why_grouped_join_stays, why_ranges_stay,
+};
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::extremes::has_room;
 use crate::optimizer::cost::range_rows::rows_in_range;
@@ -138,5 +140,10 @@ fn why_stays(join: &RangeJoinExec, session: &dyn Session) -> Result<Option<Strin
         }
     }
     let memory = session.runtime_env().memory_pool.memory_limit();
+    if join.spec().returns_ranges()
+        && let Some(reason) = why_ranges_stay(&sides, &memory)
+    {
+        return Ok(Some(reason));
+    }
     why_grouped_join_stays(&sides, &memory)
 }

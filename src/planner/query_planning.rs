@@ -164,6 +164,7 @@ async fn plan_statement(
         let joins = Arc::new(RangeJoinPlanner {
             indexes: Arc::clone(indexes),
             choices: JoinChoices::default(),
+            range_sources: Arc::default(),
         });
         let mut planners = planners.to_vec();
         let created = Arc::new(CreateIndexPlanner {

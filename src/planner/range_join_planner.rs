@@ -11,6 +11,9 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
+use crate::exec::common::once_per_run::PerContext;
+use crate::exec::group_statistics::{GroupStatisticColumn, GroupStatisticsExec};
+use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::interval_bounds::with_fast_bounds;
@@ -18,6 +21,7 @@ use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::parts::RangeJoinParts;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::all_columns::AllColumns;
+use crate::logical_plan::group_statistics::GroupStatistics;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
@@ -30,6 +34,8 @@ use crate::planner::registration::Registration;
 pub(crate) struct RangeJoinPlanner {
     pub(crate) indexes: Arc<IndexCatalog>,
     pub(crate) choices: JoinChoices,
+    /// What aggregates the ranges that range joins of the plan return.
+    pub(crate) range_sources: Arc<PerContext<RangeSources>>,
 }
 
 #[async_trait]
@@ -60,6 +66,12 @@ impl ExtensionPlanner for RangeJoinPlanner {
             self.choices.note(node, range_join, session)?;
             return Ok(Some(Arc::clone(range_join)));
         }
+        if let (Some(node), [input]) = (
+            node.as_any().downcast_ref::<GroupStatistics>(),
+            physical_inputs,
+        ) {
+            return self.plan_group_statistics(node, input).map(Some);
+        }
         let (Some(node), [probe, build], [probe_exec, build_exec]) = (
             node.as_any().downcast_ref::<RangeJoin>(),
             logical_inputs,
@@ -75,8 +87,35 @@ impl ExtensionPlanner for RangeJoinPlanner {
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
         let sides = (Arc::clone(probe_exec), Arc::clone(build_exec));
         let label = node.spec().shown();
-        let exec = range_join_exec(sides, spec, label, &self.indexes, session).await?;
+        let returns_ranges = spec.returns_ranges();
+        let mut exec = range_join_exec(sides, spec, label, &self.indexes, session).await?;
+        if returns_ranges {
+            exec = exec.with_range_sources(Arc::clone(&self.range_sources));
+        }
         Ok(Some(Arc::new(exec)))
+    }
+}
+
+impl RangeJoinPlanner {
+    fn plan_group_statistics(
+        &self,
+        node: &GroupStatistics,
+        input: &Arc<dyn ExecutionPlan>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = input.schema();
+        let columns = node.statistics.iter().map(|statistic| {
+            Ok(GroupStatisticColumn {
+                ranges: schema.index_of(&statistic.ranges)?,
+                field: statistic.field()?,
+                of_none: statistic.function()?.create_accumulator()?.evaluate()?,
+                text: statistic.call.text.clone(),
+            })
+        });
+        let columns = columns.collect::<Result<_>>()?;
+        let (input, sources) = (Arc::clone(input), Arc::clone(&self.range_sources));
+        Ok(Arc::new(GroupStatisticsExec::try_new(
+            input, columns, sources,
+        )?))
     }
 }
 

@@ -20,8 +20,8 @@ use datafusion::logical_expr::AggregateUDF;
 
 use crate::common::ordered_type::key_layout;
 use crate::common::range_function::IndexKind;
+use crate::common::range_groups::RangeGroups;
 use crate::common::ranges::Ranges;
-use crate::common::row_number::row_number;
 use crate::index::column_statistics::ColumnStatistics;
 use crate::index::quantile::{Place, interpolated};
 use crate::index::sort_keys::Chunks;
@@ -101,9 +101,9 @@ fn is_float(data_type: &DataType) -> bool {
 }
 
 /// Where a statistic is among this many sorted values.
-fn place_of(statistic: OrderStatistic, rows: u32) -> Place {
+fn place_of(statistic: OrderStatistic, rows: u64) -> Place {
     let Some(last) = rows.checked_sub(1) else {
-        return Place::at(u32::MAX);
+        return Place::at(u64::MAX);
     };
     match statistic {
         OrderStatistic::Median if rows.is_multiple_of(2) => Place {
@@ -171,13 +171,46 @@ impl OrderStatistic {
             return Ok(Arc::new(Int64Array::from(counts)));
         }
         let rows = column.count(ranges)?;
-        let places = rows
-            .iter()
-            .map(|rows| Ok(place_of(self, row_number(*rows)?)));
-        let places: Vec<Place> = places.collect::<Result<_>>()?;
-        let value = |place: fn(&Place) -> u32| {
-            let smaller: Vec<i64> = places.iter().map(|p| place(p).into()).collect();
-            column.nth_smallest(ranges, &smaller)
+        let rows = rows.into_iter().map(i64::unsigned_abs);
+        self.between(rows, |smaller| column.nth_smallest(ranges, smaller))
+    }
+
+    /// The statistic of the rows of each group of ranges, where a row that is in several of them counts as often. Of
+    /// groups that don't have one range each, numbers of distinct values are not known.
+    ///
+    /// # Errors
+    /// As [`Self::of_ranges`]; an internal one for numbers of distinct values of several ranges.
+    pub(crate) fn of_groups(
+        self,
+        column: &ColumnStatistics,
+        groups: &RangeGroups,
+    ) -> Result<ArrayRef> {
+        if groups.are_single() {
+            return self.of_ranges(column, &groups.ranges());
+        }
+        if self == Self::CountDistinct {
+            return internal_err!("distinct values of several ranges are not counted by an index");
+        }
+        let rows = column.count(&groups.ranges())?;
+        let rows = groups.firsts().windows(2).map(|group| {
+            let rows = rows[group[0]..group[1]].iter();
+            rows.map(|rows| rows.unsigned_abs()).sum()
+        });
+        self.between(rows, |smaller| {
+            column.nth_smallest_of_groups(groups, smaller)
+        })
+    }
+
+    /// The statistic of these numbers of values, by what finds those that have as many smaller ones.
+    fn between(
+        self,
+        rows: impl Iterator<Item = u64>,
+        nth_smallest: impl Fn(&[u64]) -> Result<ArrayRef>,
+    ) -> Result<ArrayRef> {
+        let places: Vec<Place> = rows.map(|rows| place_of(self, rows)).collect();
+        let value = |place: fn(&Place) -> u64| {
+            let smaller: Vec<u64> = places.iter().map(place).collect();
+            nth_smallest(&smaller)
         };
         let found = Found {
             lower: value(|place| place.lower)?,

@@ -28,8 +28,8 @@ use crate::common::row_number::{row_number, row_range};
 use crate::common::workers::Workers;
 use crate::range_agg::states::StateFunction;
 
-/// The nodes below a node.
-const FAN_OUT: usize = 16;
+/// The nodes below a node: of 16, which take a fifth less memory, a range would merge more than twice as many states.
+const FAN_OUT: usize = 4;
 
 /// Ranges with fewer whole blocks are read row by row.
 const MIN_BLOCKS: usize = 8;
@@ -44,7 +44,7 @@ const BLOCK_ROWS: Range<u32> = 5..14;
 const BYTES_AT_A_TIME: usize = 1 << 18;
 
 /// The states that are merged for a range, about.
-const STATES_OF_A_RANGE: usize = 40;
+const STATES_OF_A_RANGE: usize = 20;
 
 /// The nodes that one thread computes at a time.
 const NODES_AT_A_TIME: usize = 256;
@@ -303,7 +303,7 @@ impl StateTree {
     pub(crate) fn cover<'a>(
         &self,
         aggregated: &'a dyn AggregatedRows,
-        ranges: impl Iterator<Item = &'a Range<usize>>,
+        ranges: &[&Range<usize>],
         copies: bool,
     ) -> Result<CoveredRanges<'a>> {
         let mut rows = Rows::new(aggregated, copies);

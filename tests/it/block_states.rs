@@ -7,16 +7,18 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, ScalarValue};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
 };
 use datafusion::physical_plan::{collect, displayable};
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use rmq_testing::{Random, runs};
 
-use crate::range_join::metric;
-use crate::support::{cpu_session, run, set};
+use crate::order_statistics::registered;
+use crate::range_join::{lines, metric};
+use crate::support::{cpu_session, run, session_of_pool, set};
 
 /// The windows of each query.
 const WINDOWS: usize = 60;
@@ -42,7 +44,8 @@ const AGGREGATES: [(&str, bool); 28] = [
     ("bool_or(p.b)", true),
     ("avg(p.v) FILTER (WHERE p.b)", false),
     ("sum(p.i) FILTER (WHERE p.b)", false),
-    ("count(DISTINCT p.s) FILTER (WHERE p.k > 5)", true),
+    // Order statistics have it.
+    ("count(DISTINCT p.s) FILTER (WHERE p.k > 5)", false),
     ("sum(DISTINCT p.i % 7)", true),
     ("median(DISTINCT p.i % 7)", true),
     ("approx_distinct(p.i)", false),
@@ -162,6 +165,54 @@ async fn aggregates_are_those_of_datafusion() {
             }
         }
     }
+}
+
+/// The states of a call are kept with the rows, registered, and dropped with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn states_of_kept_rows_are_kept() {
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+    let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool));
+    set(&ctx, "rmq.range_joins", "always");
+    for sql in [
+        "CREATE TABLE p AS SELECT value * 7919 % 20000 AS k, (value * 31 % 5003)::DOUBLE AS v FROM range(0, 20000)",
+        "CREATE TABLE q AS SELECT value AS id, value * 130 AS a, value * 130 + 3000 AS b FROM range(0, 130)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let bytes = "SELECT sum(bytes) FROM rmq_indexes()";
+    let window = |aggregate: &str| {
+        format!(
+            "SELECT q.id, (SELECT {aggregate} FROM p WHERE p.k BETWEEN q.a AND q.b) FROM q WHERE q.id = 7"
+        )
+    };
+    let (first, merged) = answers(&ctx, &window("stddev(p.v)")).await;
+    assert_eq!(merged, 0, "one window has fewer rows than the table");
+    let before = lines(&[run(&ctx, bytes).await.expect(bytes)]);
+    let all = window("stddev(p.v)").replace("= 7", ">= 0");
+    let (_, merged) = answers(&ctx, &all).await;
+    assert_eq!(merged, 130);
+    let after = lines(&[run(&ctx, bytes).await.expect(bytes)]);
+    let added: Vec<usize> = [&after[0], &before[0]]
+        .iter()
+        .map(|bytes| bytes.parse().expect("a number"))
+        .collect();
+    // States of 24 bytes after every 32 rows, and those of the nodes above.
+    let added = added[0] - added[1];
+    assert!((15_000..40_000).contains(&added), "{added}");
+    let (again, merged) = answers(&ctx, &window("stddev(p.v)")).await;
+    assert_eq!((again, merged), (first, 1));
+    // States that GROUP BY merges are those of the same call.
+    let grouped = "SELECT q.id, stddev(p.v) AS s FROM q JOIN p ON p.k BETWEEN q.a AND q.b WHERE q.id = 9 GROUP BY q.id";
+    assert_eq!(answers(&ctx, grouped).await.1, 1);
+    for other in [
+        "stddev_pop(p.v)",
+        "stddev(p.v) FILTER (WHERE p.k % 2 = 0)",
+        "stddev(p.v + 1)",
+    ] {
+        assert_eq!(answers(&ctx, &window(other)).await.1, 0, "{other}");
+    }
+    set(&ctx, "rmq.keep_indexes", "false");
+    registered(&pool, 0).await;
 }
 
 /// A polynomial of the values in the order of rows: a function that no engine knows, and whose states merge in one

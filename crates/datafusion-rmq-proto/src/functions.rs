@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, plan_datafusion_err};
+use datafusion::common::{Result, not_impl_err, plan_datafusion_err};
 use datafusion::execution::{FunctionRegistry, TaskContext};
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
 use datafusion::scalar::ScalarValue;
@@ -11,7 +11,9 @@ use datafusion_proto::logical_plan::from_proto::parse_expr;
 use datafusion_proto::logical_plan::to_proto::serialize_expr;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
 use datafusion_proto::protobuf::proto_error;
-use datafusion_rmq::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
+use datafusion_rmq::logical_plan::accumulator_call::{
+    AccumulatorCall, AccumulatorOrder, AccumulatorOutput,
+};
 use datafusion_rmq::logical_plan::range_join::Unmatched;
 use datafusion_rmq::parts::{FunctionParts, IndexSlot, MergedStates};
 use datafusion_rmq::{Comparison, RangeFunction};
@@ -177,6 +179,17 @@ pub(crate) fn accumulator_call(
     call: &AccumulatorCall,
     codec: &dyn PhysicalExtensionCodec,
 ) -> Result<messages::AccumulatorCall> {
+    let returns_state = match call.output {
+        AccumulatorOutput::Value => false,
+        AccumulatorOutput::State => true,
+        AccumulatorOutput::Range => {
+            return not_impl_err!(
+                "a plan with {} above GROUP BY over a range join can't be sent: plan it with rmq.join_mode = \
+                 'collected'",
+                call.text
+            );
+        }
+    };
     let mut definition = vec![];
     codec.try_encode_udaf(&call.function, &mut definition)?;
     let literals = call.literals.iter().map(|literal| {
@@ -197,7 +210,7 @@ pub(crate) fn accumulator_call(
         is_filtered: call.is_filtered,
         is_distinct: call.is_distinct,
         ignores_nulls: call.ignores_nulls,
-        returns_state: call.returns_state,
+        returns_state,
         text: call.text.clone(),
     })
 }
@@ -234,7 +247,11 @@ pub(crate) fn read_accumulator_call(
         is_filtered: message.is_filtered,
         is_distinct: message.is_distinct,
         ignores_nulls: message.ignores_nulls,
-        returns_state: message.returns_state,
+        output: if message.returns_state {
+            AccumulatorOutput::State
+        } else {
+            AccumulatorOutput::Value
+        },
         text: message.text.clone(),
     })
 }

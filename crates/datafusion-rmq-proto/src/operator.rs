@@ -3,8 +3,8 @@
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_rmq::parts::{NoteExec, OrderedRowsExec, ReplayExec, RowPositionsExec};
 use datafusion_rmq::physical_plan::{
-    CreateIndexExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec, UniqueGroupsExec,
-    WindowFrameExec,
+    CreateIndexExec, GroupStatisticsExec, PrepareIndexesExec, RangeJoinExec, RangeLookupExec,
+    UniqueGroupsExec, WindowFrameExec,
 };
 
 use crate::carrier::CarriedExec;
@@ -46,7 +46,10 @@ impl<'a> OurOperator<'a> {
             Self::Note(note)
         } else if plan.is::<CreateIndexExec>() {
             Self::Statement
-        } else if plan.is::<UniqueGroupsExec>() || plan.is::<ReplayExec>() {
+        } else if plan.is::<UniqueGroupsExec>()
+            || plan.is::<ReplayExec>()
+            || plan.is::<GroupStatisticsExec>()
+        {
             Self::Sharing
         } else {
             return None;

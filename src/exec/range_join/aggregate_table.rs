@@ -10,7 +10,7 @@ use rmq_engine::{Extreme, RangeEnd};
 use crate::common::range_function::IndexKind;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::index::threshold::ThresholdTest;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::AggregateKind;
 
 /// A structure that is built of a value column. All aggregates of the column share it.
@@ -206,8 +206,10 @@ impl AggregateEntry {
                 if let Some(statistic) = call.and_then(order_statistic) {
                     needs.push((0, Structure::OrderStatistics(statistic.kind())));
                 }
+                let returns_ranges =
+                    call.is_some_and(|call| call.output == AccumulatorOutput::Range);
                 Self {
-                    reads_rows: true,
+                    reads_rows: !returns_ranges,
                     ..on_cpu(&needs, PartsMerge::Accumulators)
                 }
             }

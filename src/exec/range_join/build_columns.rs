@@ -11,7 +11,7 @@ use crate::common::sql_text::physical_text;
 use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure, Structures};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::late_error::{FailedRow, evaluate_late};
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_engine::Comparison;
 
@@ -127,11 +127,11 @@ impl BuildColumns {
         }
     }
 
-    /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their
-    /// order. States can be merged.
+    /// The first aggregate that is of all rows of a range in their order: the value of an accumulator, or the range
+    /// itself. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
         let mut calls = self.aggregates.iter().filter_map(|a| a.call.as_deref());
-        calls.find(|call| !call.returns_state)
+        calls.find(|call| call.output != AccumulatorOutput::State)
     }
 
     /// Whether what several runs have for a probe row can be put together. Not if accumulators read all rows of a range
@@ -142,7 +142,10 @@ impl BuildColumns {
 
     /// Whether the build side may be spilled.
     pub(crate) fn may_spill(&self) -> bool {
-        self.may_merge() || self.may_divide
+        // Of ranges that are returned the rows are read later.
+        let mut calls = self.aggregates.iter().filter_map(|a| a.call.as_deref());
+        let returns_ranges = calls.any(|call| call.output == AccumulatorOutput::Range);
+        self.may_merge() || self.may_divide && !returns_ranges
     }
 
     /// The structures that the join needs of the value with this index.

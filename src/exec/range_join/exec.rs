@@ -82,12 +82,13 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 
 use crate::common::options::{PruningChoice, RmqOptions, SessionRole};
 use crate::exec::common::added_columns::properties_with;
-use crate::exec::common::once_per_run::OncePerRun;
+use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::common::ordered_rows::has_all_rows;
 use crate::exec::common::plan_key::is_repeatable;
 use crate::exec::common::row_positions::{why_no_positions, with_positions};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::origin::BuildOrigin;
+use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::mode::{JoinMode, why_shared};
 use crate::exec::range_join::parts::RangeJoinParts;
@@ -121,6 +122,8 @@ pub struct RangeJoinExec {
     pub(super) may_prune: OnceLock<bool>,
     /// Where the build side comes from, in plans of EXPLAIN.
     pub(super) origin: Option<BuildOrigin>,
+    /// What aggregates the ranges that it returns, which another operator of the plan shares.
+    pub(super) range_sources: Option<Arc<PerContext<RangeSources>>>,
 }
 
 impl RangeJoinExec {
@@ -148,7 +151,16 @@ impl RangeJoinExec {
             run: Arc::default(),
             may_prune: OnceLock::new(),
             origin: None,
+            range_sources: None,
         })
+    }
+
+    /// The same join, which shares what aggregates the ranges that it returns with the operator above GROUP BY.
+    pub(crate) fn with_range_sources(self, sources: Arc<PerContext<RangeSources>>) -> Self {
+        Self {
+            range_sources: Some(sources),
+            ..self
+        }
     }
 
     /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
@@ -309,6 +321,7 @@ impl RangeJoinExec {
         Ok(Self {
             run: Arc::new(self.run.renewed()),
             origin: self.origin,
+            range_sources: self.range_sources.clone(),
             ..Self::try_new(probe, build, parts, self.engine.clone())?
         })
     }

@@ -258,6 +258,7 @@ impl ExecutionPlan for RangeJoinExec {
                 run: Arc::new(self.run.renewed()),
                 may_prune: OnceLock::new(),
                 origin: self.origin,
+                range_sources: self.range_sources.clone(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(self.remade(probe, build, parts)?)),
         }
@@ -325,6 +326,10 @@ impl ExecutionPlan for RangeJoinExec {
             is_bounded,
             batch_size: context.session_config().batch_size(),
             fetch: self.parts.fetch,
+            range_sources: self
+                .range_sources
+                .as_ref()
+                .map(|of| of.get_retained(&context)),
         };
         Ok(join_stream(probe_partition, probe_input, build))
     }

@@ -1,11 +1,11 @@
 //! Which calls of accumulators are order statistics.
 
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::order_statistics::OrderStatistic;
 
 /// The statistic that a call computes of its only column, if it is one.
 pub(crate) fn order_statistic(call: &AccumulatorCall) -> Option<OrderStatistic> {
-    if call.is_filtered || call.returns_state {
+    if call.is_filtered || call.output == AccumulatorOutput::State {
         return None;
     }
     let percentile = match call.literals.as_slice() {

@@ -62,7 +62,7 @@ enum Finding {
 impl UniqueGroupsExec {
     /// Wraps an aggregate over a [`ReplayExec`]. `None` if the aggregate is not one that can be computed for single
     /// rows: it has a filter, a limit, grouping sets, no grouping column that is an integer or a time, or an aggregate
-    /// other than MIN, MAX, SUM, `FIRST_VALUE` and `LAST_VALUE`.
+    /// other than MIN, MAX, SUM, `FIRST_VALUE`, `LAST_VALUE` and `array_agg`.
     ///
     /// # Errors
     /// An internal error if the [`ReplayExec`] has no input.

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::utils::normalize_float_zero;
+use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
+use datafusion::functions_nested::make_array::make_array_udf;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{Column, binary, cast, lit};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -129,6 +132,17 @@ fn value_of_singleton(aggregate: &AggregateFunctionExpr, rows: &Schema) -> Optio
         };
     }
     // DataFusion's grouped MIN and MAX of floats do not return infinities, so floats are left to it.
+    if function.is::<ArrayAgg>() {
+        let is_plain = aggregate.order_bys().is_empty()
+            && !aggregate.is_distinct()
+            && !aggregate.ignore_nulls();
+        let arguments = vec![value];
+        let list = is_plain.then(|| {
+            let options = Arc::new(ConfigOptions::default());
+            ScalarFunctionExpr::try_new(make_array_udf(), arguments, rows, options)
+        });
+        return Some(Arc::new(list?.ok()?));
+    }
     let is_one = ((function.is::<Min>() || function.is::<Max>())
         && is_ordered(&data_type)
         && !value_type(&data_type).is_floating())

@@ -11,6 +11,7 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
+use crate::range_agg::range_accumulators::accumulate_ranges;
 use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
 use crate::range_agg::states::StateFunction;
 
@@ -33,28 +34,31 @@ pub(crate) fn accumulated(
     let tree = state_tree(&rows, frames, &check, memory);
     let tree = tree.as_ref().map(|(tree, _)| tree);
     let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
-    let distinct: Vec<&[Range<usize>]> = frames.chunk_by(PartialEq::eq).collect();
-    let at_a_time = tree.map_or(distinct.len(), StateTree::ranges_at_a_time);
-    for some in distinct.chunks(at_a_time.max(1)) {
-        let covered = match tree {
-            Some(tree) => Some(tree.cover(&rows, some.iter().map(|frames| &frames[0]), true)?),
-            None => None,
-        };
-        for (i, equal) in some.iter().enumerate() {
-            waiting.check()?;
-            let frame = equal[0].clone();
+    accumulate_ranges(
+        frames,
+        tree.map(StateTree::ranges_at_a_time),
+        |frames| match tree {
+            Some(tree) => tree.cover(&rows, frames, true).map(Some),
+            None => Ok(None),
+        },
+        |frame| {
+            let mut accumulator = function.create_accumulator()?;
+            if !frame.is_empty() {
+                rows.update(&mut *accumulator, frame.clone())?;
+            }
+            Ok(accumulator)
+        },
+        &check,
+        |frame, mut accumulator, equal| {
             let result = if frame.is_empty() {
                 function.default_value(function.field().data_type())?
-            } else if let Some(covered) = &covered {
-                covered.accumulate(i)?.evaluate()?
             } else {
-                let mut accumulator = function.create_accumulator()?;
-                rows.update(&mut *accumulator, frame)?;
                 accumulator.evaluate()?
             };
-            results.extend(std::iter::repeat_n(result, equal.len()));
-        }
-    }
+            results.extend(std::iter::repeat_n(result, equal));
+            Ok(())
+        },
+    )?;
     ScalarValue::iter_to_array(results)
 }
 

@@ -50,6 +50,9 @@ const MERGED_ROWS: f64 = 500.0;
 /// with room for other operators.
 const HASH_JOIN_BYTES: usize = 4;
 
+/// Sorted rows whose order statistics are built may take this many times the bytes of the build side.
+const SORTED_BYTES: usize = 8;
+
 /// What is known of the pairs of rows with equal keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum PairCount {
@@ -142,6 +145,19 @@ pub(crate) fn why_accumulators_stay(rows: Option<f64>) -> Option<String> {
         )),
         Some(_) => None,
     }
+}
+
+/// Why a join below GROUP BY whose order statistics need the sorted rows to the end should be as it was written: the
+/// rows are not spilled, and nothing shows that they fit in memory.
+pub(crate) fn why_ranges_stay(sides: &Sides, memory: &MemoryLimit) -> Option<String> {
+    let MemoryLimit::Finite(limit) = memory else {
+        return None;
+    };
+    let bytes = statistics(sides.build);
+    let bytes = bytes.and_then(|known| known.total_byte_size.get_value().copied());
+    let fits = bytes.is_some_and(|bytes| bytes.saturating_mul(SORTED_BYTES) <= *limit);
+    let reason = "nothing shows that its sorted rows, which are not spilled, fit in memory";
+    (!fits).then(|| reason.to_string())
 }
 
 fn few_equal(rows: f64) -> String {

@@ -3,35 +3,43 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::functions_aggregate::approx_distinct::ApproxDistinct;
 use datafusion::functions_aggregate::approx_median::ApproxMedian;
 use datafusion::functions_aggregate::approx_percentile_cont::ApproxPercentileCont;
+use datafusion::functions_aggregate::array_agg::array_agg_udaf;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::nth_value::NthValueAgg;
-use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
+use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, when};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
+use crate::exec::range_join::mode::JoinMode;
+use crate::exec::range_join::order_statistic::order_statistic;
 use crate::expr::decimal_average::decimal_digits;
-use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder, AccumulatorOutput};
+use crate::logical_plan::group_statistics::GroupStatistic;
 use crate::logical_plan::range_join::{RangeAggregate, Unmatched};
 use crate::optimizer::infallible::is_infallible;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
 use crate::optimizer::logical::common::constant::constant;
+use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::logical::merge_states::MergeStatesUdaf;
 use crate::optimizer::rejection::{Match, reject};
+use crate::range_agg::order_statistics::OrderStatistic;
 
 impl AggregateDecomposition<'_> {
     /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
     pub(crate) fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
-        let params = &call.params;
         self.check_sides(call)?;
+        let text = Expr::AggregateFunction(call.clone()).to_string();
+        let call = &self.without_filter(call)?;
+        let params = &call.params;
         let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
         // An argument is evaluated only where FILTER holds, in case that it fails elsewhere.
         let filtered = |expr: &Expr| -> Result<Expr> {
@@ -86,16 +94,16 @@ impl AggregateDecomposition<'_> {
             .iter()
             .map(|argument| argument.get_type(self.build));
         let types = types.collect::<Result<Vec<_>>>()?;
-        let accumulator = Arc::new(AccumulatorCall {
+        let mut accumulator = AccumulatorCall {
             function: Arc::clone(&call.func),
             literals,
             order_by,
             is_filtered: params.filter.is_some(),
             is_distinct: params.distinct,
             ignores_nulls: params.null_treatment == Some(NullTreatment::IgnoreNulls),
-            returns_state: self.input != AggregateInput::Subquery,
-            text: expr.to_string(),
-        });
+            output: AccumulatorOutput::Value,
+            text,
+        };
         // What the function refuses is refused here.
         let function = accumulator.physical(&types)?;
         let mut first = function.create_accumulator()?;
@@ -106,10 +114,18 @@ impl AggregateDecomposition<'_> {
             AggregateInput::Join(unmatched) => unmatched,
             AggregateInput::Narrowed => Unmatched::Drop,
             AggregateInput::Subquery => {
-                let column = self.add_call(accumulator, arguments, data_type);
+                let column = self.add_call(Arc::new(accumulator), arguments, data_type);
                 return Ok(self.decomposed(column.clone(), column));
             }
         };
+        // The operator above GROUP BY must be in the same process as the range join.
+        let is_shared = JoinMode::planned(&self.config.options()) == JoinMode::Shared;
+        let statistic = order_statistic(&accumulator).filter(|of| of.is_known_for(&types[0]));
+        if is_shared && statistic.is_some() {
+            return Ok(self.statistic_of_groups(accumulator, arguments, types));
+        }
+        accumulator.output = AccumulatorOutput::State;
+        let accumulator = Arc::new(accumulator);
         let state_type = accumulator.state_type(&types)?;
         let DataType::Struct(fields) = &state_type else {
             return refuse("has no state");
@@ -128,6 +144,67 @@ impl AggregateDecomposition<'_> {
         Ok(self.decomposed(column.clone(), aggregate(merge, column)))
     }
 
+    /// An order statistic of the ranges that a group has.
+    fn statistic_of_groups(
+        &mut self,
+        mut call: AccumulatorCall,
+        arguments: Vec<Expr>,
+        types: Vec<DataType>,
+    ) -> DecomposedAggregate {
+        let output = unused_name(self.config, self.probe, &call.text);
+        call.output = AccumulatorOutput::Range;
+        let call = Arc::new(call);
+        let range_type = AccumulatorCall::range_type();
+        let range = self.add_call(Arc::clone(&call), arguments, range_type);
+        let mut decomposed = self.decomposed(range.clone(), aggregate(array_agg_udaf(), range));
+        if let Expr::Column(ranges) = &decomposed.group_value {
+            let (ranges, output) = (ranges.name.clone(), output.clone());
+            self.statistics.push(GroupStatistic {
+                ranges,
+                output,
+                call,
+                types,
+            });
+        }
+        decomposed.group_value = Expr::Column(Column::new_unqualified(output));
+        decomposed
+    }
+
+    /// An order statistic without FILTER, which leaves NULLs out as well: `CASE WHEN … THEN x END` instead of `x`.
+    fn without_filter(&self, call: &AggregateFunction) -> Result<AggregateFunction> {
+        let mut call = call.clone();
+        let AggregateFunctionParams {
+            args,
+            filter,
+            order_by,
+            distinct,
+            ..
+        } = &mut call.params;
+        let (Some(condition), Some((value, rest))) = (filter.as_ref(), args.split_first()) else {
+            return Ok(call);
+        };
+        let percentile = match rest {
+            [] => None,
+            [percentile] => constant(percentile)?,
+            _ => return Ok(call),
+        };
+        let of_function =
+            OrderStatistic::of_function(&call.func, *distinct, percentile.as_ref(), false);
+        let value_type = value.get_type(self.build)?;
+        let is_known = of_function.is_some_and(|of| of.is_known_for(&value_type));
+        if !is_known || constant(value)?.is_some() {
+            return Ok(call);
+        }
+        let value = value.clone();
+        let filtered = when(condition.as_ref().clone(), value.clone()).end()?;
+        for sort in order_by.iter_mut().filter(|sort| sort.expr == value) {
+            sort.expr = filtered.clone();
+        }
+        args[0] = filtered;
+        *filter = None;
+        Ok(call)
+    }
+
     /// Checks an argument of an accumulator.
     fn accumulated(&self, argument: &Expr) -> Match<Expr> {
         check_repeats(argument)?;
@@ -143,8 +220,12 @@ impl AggregateDecomposition<'_> {
     }
 }
 
-/// Whether the states that an accumulator returns take the same few bytes for any number of rows, in any order.
+/// Whether what an accumulator returns, its state or a range of rows, takes the same few bytes for any number of rows,
+/// in any order.
 pub(crate) fn has_small_states(aggregate: &RangeAggregate<Expr>) -> bool {
+    if aggregate.is_range() {
+        return true;
+    }
     let (DataType::Struct(fields), Some(call)) = (&aggregate.data_type, &aggregate.call) else {
         return false;
     };

@@ -11,6 +11,8 @@
 //!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
 //!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
 //!     ORDER BY p.k)    g = first(p.k)
+//!   median(p.v)      its value                                       array_agg(r)               its median
+//!                      r = the rows                                                               (GroupStatistics)
 //!   any other        a = its state                                   merge(a)                   its result
 //! ```
 //!
@@ -34,6 +36,7 @@ use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::group_statistics::GroupStatistic;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::logical::common::names::{description, is_unused_name, unused_name};
 use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
@@ -53,6 +56,8 @@ pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) aggregates: Vec<RangeAggregate<Expr>>,
     /// The thresholds that these compare values with, over the probe side, without duplicates.
     pub(crate) thresholds: Vec<Expr>,
+    /// The order statistics of groups, which are computed above the aggregates that merge others.
+    pub(crate) statistics: Vec<GroupStatistic>,
 }
 
 /// The rows that are aggregated.
@@ -123,6 +128,7 @@ impl<'a> AggregateDecomposition<'a> {
             input,
             aggregates: vec![],
             thresholds: vec![],
+            statistics: vec![],
         }
     }
 

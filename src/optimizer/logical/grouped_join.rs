@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::{DFSchema, JoinType, NullEquality, Result};
+use datafusion::functions_aggregate::percentile_cont::PercentileCont;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
     Aggregate, AggregateUDF, Expr, ExprSchemable, Join, LogicalPlan, lit,
@@ -36,6 +37,7 @@ use datafusion_dependent_join::is_correlated;
 
 use crate::common::sql_text::sql_text;
 use crate::expr::total_order::TotalOrderUdaf;
+use crate::logical_plan::group_statistics::{GroupStatistic, GroupStatistics};
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::cost::decision::is_sort_wasteful;
@@ -136,6 +138,8 @@ pub(super) struct Joined {
     pub(super) merges: Vec<Expr>,
     /// The values of the query's aggregates for a group.
     pub(super) values: Vec<Expr>,
+    /// The order statistics of a group, which the values have.
+    pub(super) statistics: Vec<GroupStatistic>,
     /// Whether accumulators compute all aggregates, by states that are small.
     pub(super) only_accumulates: bool,
 }
@@ -224,8 +228,13 @@ impl GroupedJoin<'_> {
             }
         };
         let groups = self.groups(unmatched, &joined.on, probe_schema)?;
-        let plan = self.grouped(joined.plan, groups, joined.merges, joined.values)?;
-        if joined.on.is_empty() && !may_wrap && !joined.only_accumulates {
+        // Statistics need the sorted rows in memory.
+        let may_stay = !joined.on.is_empty()
+            || joined.only_accumulates
+            || !joined.statistics.is_empty()
+            || may_wrap;
+        let plan = self.grouped(joined, groups)?;
+        if !may_stay {
             // DataFusion would aggregate all pairs of rows in a range.
             return Ok(plan);
         }
@@ -305,6 +314,7 @@ impl GroupedJoin<'_> {
             check_accumulators(&decomposition)?;
         }
         let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
+        let statistics = decomposition.statistics;
         let on = condition.on.clone();
         others.insert(0, condition);
         let joined = others.into_iter().map(|mut condition| {
@@ -325,6 +335,7 @@ impl GroupedJoin<'_> {
             on,
             merges,
             values,
+            statistics,
             only_accumulates,
         })
     }
@@ -343,19 +354,20 @@ impl GroupedJoin<'_> {
     }
 
     /// The aggregate over a range join, with the columns of the one that it replaces.
-    fn grouped(
-        &self,
-        joined: LogicalPlan,
-        groups: Vec<Expr>,
-        merges: Vec<Expr>,
-        values: Vec<Expr>,
-    ) -> Match<LogicalPlan> {
+    fn grouped(&self, joined: Joined, groups: Vec<Expr>) -> Match<LogicalPlan> {
+        let Joined {
+            plan,
+            merges,
+            values,
+            statistics,
+            ..
+        } = joined;
         // The grouping columns come first in both schemas.
         let old = &self.aggregate.schema;
         let group_columns = old.fields().len() - values.len();
         let (groups, indexes) = distinct(groups, group_columns);
         let aggregate_columns = merges.len();
-        let grouped = Aggregate::try_new(Arc::new(joined), groups, merges)?;
+        let grouped = Aggregate::try_new(Arc::new(plan), groups, merges)?;
         let now = grouped.schema.columns();
         let here = now.len() - aggregate_columns;
         if indexes.len() != group_columns || indexes.iter().any(|index| *index >= here) {
@@ -368,7 +380,11 @@ impl GroupedJoin<'_> {
         let named = named.map(|(expr, (qualifier, field))| {
             expr.alias_qualified(qualifier.cloned(), field.name())
         });
-        let plan = projected(LogicalPlan::Aggregate(grouped), named.collect())?;
+        let mut plan = LogicalPlan::Aggregate(grouped);
+        if !statistics.is_empty() {
+            plan = extension(GroupStatistics::try_new(plan, statistics)?);
+        }
+        let plan = projected(plan, named.collect())?;
         check_fields(plan.schema(), old, group_columns)?;
         Ok(plan)
     }
@@ -405,7 +421,7 @@ impl GroupedJoin<'_> {
     ) -> Result<Vec<Vec<Expr>>> {
         let join = self.join;
         // Of ties of an ORDER BY, that in the first range would not be first.
-        let is_ordered = calls.iter().any(|call| !call.params.order_by.is_empty());
+        let is_ordered = calls.iter().any(depends_on_order);
         let may_be_split = join.join_type == JoinType::Inner
             && !is_ordered
             && is_the_same_each_time(&join.left)?
@@ -425,7 +441,7 @@ impl GroupedJoin<'_> {
         probe: &DFSchema,
     ) -> Result<Option<LogicalPlan>> {
         // Of ties of an ORDER BY, DataFusion takes any.
-        if calls.iter().any(|call| !call.params.order_by.is_empty()) {
+        if calls.iter().any(depends_on_order) {
             return Ok(None);
         }
         let as_written = self.in_total_order(calls, probe)?;
@@ -457,6 +473,12 @@ impl GroupedJoin<'_> {
         }
         Ok(LogicalPlan::Aggregate(aggregate))
     }
+}
+
+/// Whether a call has an ORDER BY of which ties may be in any order. A percentile of the values that it orders by has
+/// none.
+fn depends_on_order(call: &AggregateFunction) -> bool {
+    !call.params.order_by.is_empty() && !call.func.inner().is::<PercentileCont>()
 }
 
 /// Rejects a range join whose aggregates all read every row. Of those whose states are small, ranges that are wide

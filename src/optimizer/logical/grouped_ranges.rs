@@ -36,6 +36,7 @@ impl GroupedJoin<'_> {
             on: on.to_vec(),
             merges: vec![],
             values: vec![],
+            statistics: vec![],
             only_accumulates: false,
         };
         let mut all = vec![];
@@ -94,6 +95,7 @@ impl GroupedJoin<'_> {
         check_accumulators(&decomposition)?;
         let aggregates = decomposition.aggregates;
         let thresholds = decomposition.thresholds;
+        joined.statistics.extend(decomposition.statistics);
         let build = condition.filter_build(build.clone())?;
         joined.on.clone_from(&condition.on);
         let spec = condition.into_spec(unmatched, thresholds, aggregates, self.metadata());

@@ -8,21 +8,26 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, new_empty_array};
-use datafusion::common::{Result, ScalarValue, exec_err};
+use arrow::array::{Array, ArrayRef, new_empty_array};
+use arrow::compute::interleave;
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
+use crate::common::range_groups::RangeGroups;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
-use crate::exec::range_join::build_side::block_states::BlockStates;
+use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
+use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::order_statistics::OrderStatistic;
-use crate::range_agg::state_tree::{AggregatedRows, CoveredRanges};
+use crate::range_agg::range_accumulators::accumulate_ranges;
+use crate::range_agg::state_tree::AggregatedRows;
 
 /// Results are registered in steps of these bytes: all threads wait for the pool.
 const REGISTERED_AT_A_TIME: usize = 1 << 16;
@@ -38,15 +43,19 @@ pub(crate) struct RangeAccumulator {
     metrics: BuildMetrics,
     /// An empty reservation in the pool.
     memory: MemoryReservation,
+    /// The columns, which register their memory, if ranges are aggregated after the build side is dropped.
+    _retained: Vec<PreparedColumn>,
 }
 
 impl RangeAccumulator {
     /// The aggregate over sorted columns, one for each argument of the call, and the order statistics of the first one
-    /// if the aggregate is one of them. What is built of them is built on up to `threads` threads.
+    /// if the aggregate is one of them. Other states of blocks are those of `states`. What is built of them is built on
+    /// up to `threads` threads.
     pub(crate) fn try_new(
         call: &Arc<AccumulatorCall>,
         columns: Vec<ArrayRef>,
         statistics: Option<Arc<OrderStatistics>>,
+        states: &dyn StatesKeeper,
         threads: usize,
         metrics: &BuildMetrics,
         memory: &MemoryReservation,
@@ -55,19 +64,34 @@ impl RangeAccumulator {
         let statistics = order_statistic(call)
             .filter(|statistic| value_type.is_some_and(|t| statistic.is_known_for(&t)))
             .zip(statistics);
-        let rows = Arc::new(AccumulatedRows::try_new(call, columns, memory)?);
+        let rows = Arc::new(AccumulatedRows::try_new(call, columns.clone(), memory)?);
         let states = if statistics.is_none() {
-            BlockStates::try_new(&rows, threads, metrics, memory)
+            let make = || BlockStates::try_new(&rows, threads, metrics, memory);
+            states.states(call, &columns, &make)
         } else {
             None
         };
         Ok(Self {
             rows,
             statistics,
-            states: states.map(Arc::new),
+            states,
             metrics: metrics.clone(),
             memory: memory.new_empty(),
+            _retained: vec![],
         })
+    }
+
+    /// The same, which aggregates ranges also after the build side is dropped: of these columns.
+    pub(crate) fn retaining(self, columns: Vec<PreparedColumn>) -> Self {
+        Self {
+            _retained: columns,
+            ..self
+        }
+    }
+
+    /// Whether the ranges of rows are returned, to be aggregated later.
+    pub(crate) fn returns_ranges(&self) -> bool {
+        self.rows.call().output == AccumulatorOutput::Range
     }
 
     /// Whether order statistics may answer it.
@@ -97,11 +121,62 @@ impl RangeAccumulator {
         let rows = rows.map(|rows| rows.map(|r| r.start as usize..r.end as usize));
         let rows: Vec<Range<usize>> = rows.collect::<Result<_>>()?;
         let memory = self.memory.new_empty();
-        if self.rows.call().returns_state {
+        if self.rows.call().output == AccumulatorOutput::State {
             self.states_of(&rows, check, &memory)
         } else {
             self.values_of(&rows, check, &memory)
         }
+    }
+
+    /// The statistic of each group of ranges, where a row that is in several of them counts as often. Builds what
+    /// answers them if they justify it, and so may block. Calls `check` between ranges whose rows are read.
+    ///
+    /// # Errors
+    /// Those of the accumulators. An internal error for an aggregate that is no order statistic.
+    pub(crate) fn evaluate_groups(
+        &self,
+        groups: &RangeGroups,
+        check: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<ArrayRef> {
+        let Some((statistic, statistics)) = &self.statistics else {
+            return internal_err!("{} has no order statistics", self.rows.call().text);
+        };
+        let united;
+        let groups = if *statistic == OrderStatistic::CountDistinct {
+            united = groups.united();
+            &united
+        } else {
+            groups
+        };
+        let ranges = groups.ranges();
+        if statistics.should_build(&ranges) {
+            statistics.build()?;
+        }
+        if groups.are_single() {
+            return self.evaluate(&ranges, check);
+        }
+        if let Some(index) = statistics.index()
+            && *statistic != OrderStatistic::CountDistinct
+        {
+            self.metrics.record_order_statistics(groups.len());
+            return statistic.of_groups(index, groups);
+        }
+        // The rows of several ranges are read.
+        let (mut single, mut several, mut places) = (RangeGroups::default(), vec![], vec![]);
+        for group in groups.iter() {
+            places.push(if let [range] = group {
+                single.push([range.clone()]);
+                (0, single.len() - 1)
+            } else {
+                let ranges = group.iter().map(|range| (self, range.clone()));
+                several.push(accumulated(&ranges.collect::<Vec<_>>(), check)?);
+                (1, several.len() - 1)
+            });
+        }
+        let single = self.evaluate(&single.ranges(), check)?;
+        let several = ScalarValue::iter_to_array(several)?;
+        let values: [&dyn Array; 2] = [&single, &several];
+        Ok(interleave(&values, &places)?)
     }
 
     fn values_of(
@@ -112,14 +187,10 @@ impl RangeAccumulator {
     ) -> Result<ArrayRef> {
         let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());
         let mut result_bytes = 0;
-        self.accumulate(ranges, check, memory, &mut |accumulated| {
-            let result = match (accumulated, results.last()) {
-                (None, Some(last)) => last.clone(),
-                (Some(mut accumulator), _) => accumulator.evaluate()?,
-                (None, None) => return exec_err!("the first of several ranges was not computed"),
-            };
-            result_bytes += result.size();
-            results.push(result);
+        self.accumulate(ranges, check, memory, &mut |_, mut accumulator, equal| {
+            let result = accumulator.evaluate()?;
+            result_bytes += equal * result.size();
+            results.extend(std::iter::repeat_n(result, equal));
             Ok(result_bytes)
         })?;
         let data_type = self.rows.function().function.field();
@@ -145,33 +216,32 @@ impl RangeAccumulator {
         memory: &MemoryReservation,
     ) -> Result<ArrayRef> {
         let mut column = self.rows.function().column(ranges.len());
-        let (mut state, mut at) = (vec![], 0);
-        self.accumulate(ranges, check, memory, &mut |accumulated| {
-            if let Some(mut accumulator) = accumulated {
-                state = accumulator.state()?;
-            }
-            let has_rows = !ranges[at].is_empty();
-            column.push(has_rows.then_some(state.as_slice()))?;
-            at += 1;
-            Ok(column.bytes())
-        })?;
+        self.accumulate(
+            ranges,
+            check,
+            memory,
+            &mut |range, mut accumulator, equal| {
+                let state = accumulator.state()?;
+                for _ in 0..equal {
+                    column.push((!range.is_empty()).then_some(state.as_slice()))?;
+                }
+                Ok(column.bytes())
+            },
+        )?;
         column.finish()
     }
 
-    /// Passes an accumulator that has seen its rows to `take` for each range, or `None` if the range is the one before
-    /// it. What `take` returns is registered, the bytes of all that it has taken.
+    /// Passes to `take` what [`accumulate_ranges`] does. What it returns is registered, the bytes of all that it has
+    /// taken.
     fn accumulate(
         &self,
         ranges: &[Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
         memory: &MemoryReservation,
-        take: &mut dyn FnMut(Option<Box<dyn Accumulator>>) -> Result<usize>,
+        take: &mut dyn FnMut(&Range<usize>, Box<dyn Accumulator>, usize) -> Result<usize>,
     ) -> Result<()> {
         let (states, function) = (self.states.as_deref(), self.rows.function());
-        let runs: Vec<&[Range<usize>]> = ranges.chunk_by(PartialEq::eq).collect();
-        let at_a_time = states.map_or(runs.len(), BlockStates::ranges_at_a_time);
-        let mut bytes = 0;
-        let registered = Cell::new(0);
+        let (taken, registered) = (Cell::new(0), Cell::new(0));
         let register = |bytes: usize| {
             if bytes > registered.get() {
                 registered.set(bytes.next_multiple_of(REGISTERED_AT_A_TIME));
@@ -179,35 +249,51 @@ impl RangeAccumulator {
             }
             Ok(())
         };
-        let mut wide = 0;
-        for runs in runs.chunks(at_a_time.max(1)) {
-            let distinct = runs.iter().map(|run| &run[0]);
-            let covered = match states {
-                Some(states) => states.cover(distinct, check)?,
-                None => None,
-            };
-            wide += covered.as_ref().map_or(0, CoveredRanges::wide);
-            for (i, run) in runs.iter().enumerate() {
-                check()?;
-                let accumulator = if let Some(covered) = &covered {
-                    covered.accumulate(i)?
-                } else {
-                    let mut accumulator = function.function.create_accumulator()?;
-                    let grow = |accumulated| register(bytes + accumulated);
-                    let rows = run[0].clone();
-                    self.rows.feed(&mut *accumulator, rows, check, &grow)?;
-                    accumulator
-                };
-                bytes = take(Some(accumulator))?;
-                for _ in 1..run.len() {
-                    bytes = take(None)?;
-                }
-                register(bytes)?;
-            }
-        }
+        let wide = accumulate_ranges(
+            ranges,
+            states.map(BlockStates::ranges_at_a_time),
+            |ranges| match states {
+                Some(states) => states.cover(ranges, check),
+                None => Ok(None),
+            },
+            |range| {
+                let mut accumulator = function.function.create_accumulator()?;
+                let grow = |accumulated| register(taken.get() + accumulated);
+                let rows = range.clone();
+                self.rows.feed(&mut *accumulator, rows, check, &grow)?;
+                Ok(accumulator)
+            },
+            check,
+            |range, accumulator, equal| {
+                taken.set(take(range, accumulator, equal)?);
+                register(taken.get())
+            },
+        )?;
         if states.is_some_and(BlockStates::is_built) {
             self.metrics.record_block_states(wide);
         }
         Ok(())
     }
+}
+
+/// The value of an accumulator that has read the rows of ranges, each of an aggregate of the same call. Calls `check`
+/// from time to time.
+///
+/// # Errors
+/// The accumulator's. If memory is short.
+pub(crate) fn accumulated(
+    ranges: &[(&RangeAccumulator, Range<u32>)],
+    check: &(dyn Fn() -> Result<()> + Sync),
+) -> Result<ScalarValue> {
+    let Some((first, _)) = ranges.first() else {
+        return internal_err!("no range of rows to read");
+    };
+    let mut accumulator = first.rows.function().function.create_accumulator()?;
+    let memory = first.memory.new_empty();
+    for (of, rows) in ranges {
+        let rows = rows.start as usize..rows.end as usize;
+        let grow = |bytes| memory.try_resize(bytes);
+        of.rows.feed(&mut *accumulator, rows, check, &grow)?;
+    }
+    accumulator.evaluate()
 }

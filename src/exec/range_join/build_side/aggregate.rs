@@ -4,17 +4,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array};
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-use crate::exec::range_join::build_side::block_states::BlockStates;
+use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
 use crate::exec::range_join::build_side::column::{Built, PreparedColumn};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::{ListedOtherwise, OrderStatistics};
+use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::key_index::KeyIndex;
 use crate::index::threshold::ThresholdTest;
@@ -31,21 +32,23 @@ pub(crate) struct AggregateEvaluator {
     /// What the table of aggregates lists, each with the number of the argument that it is built of.
     structures: Vec<(usize, Built)>,
     /// Of [`AggregateKind::Accumulate`]: reads the arrays.
-    accumulator: Option<Box<RangeAccumulator>>,
+    accumulator: Option<Arc<RangeAccumulator>>,
     metrics: BuildMetrics,
     /// Whether it reads the rows of ranges, and so may take long.
     pub(crate) reads_rows: bool,
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over `columns`. What an accumulator takes is registered in the pool of `memory`,
-    /// an empty reservation, and what it builds is built on up to `threads` threads.
+    /// The evaluator of an aggregate over `columns`, with states of blocks that are kept in `states`. What an
+    /// accumulator takes is registered in the pool of `memory`, an empty reservation, and what it builds is built on up
+    /// to `threads` threads.
     ///
     /// # Errors
     /// An internal error if a structure has not been built. If memory is short.
     pub(crate) fn try_new(
         aggregate: &ValueAggregate,
         columns: &[PreparedColumn],
+        states: &dyn StatesKeeper,
         threads: usize,
         metrics: &BuildMetrics,
         memory: &MemoryReservation,
@@ -73,9 +76,15 @@ impl AggregateEvaluator {
                 });
             let statistics = evaluator.statistics().cloned();
             let arrays = arrays.collect();
-            let accumulator =
-                RangeAccumulator::try_new(call, arrays, statistics, threads, metrics, memory);
-            evaluator.accumulator = Some(Box::new(accumulator?));
+            let mut accumulator = RangeAccumulator::try_new(
+                call, arrays, statistics, states, threads, metrics, memory,
+            )?;
+            if accumulator.returns_ranges() {
+                let retained = aggregate.arguments.iter();
+                let retained = retained.filter_map(|argument| columns.get(*argument).cloned());
+                accumulator = accumulator.retaining(retained.collect());
+            }
+            evaluator.accumulator = Some(Arc::new(accumulator));
         }
         Ok(evaluator)
     }
@@ -84,6 +93,8 @@ impl AggregateEvaluator {
     pub(crate) fn lazy_structures(&self) -> impl Iterator<Item = Arc<dyn LazyStructure>> {
         let of_columns = self.structures.iter();
         let of_columns = of_columns.filter_map(|(_, built)| match (built, &self.accumulator) {
+            // They are built when groups of ranges are aggregated.
+            (_, Some(accumulator)) if accumulator.returns_ranges() => None,
             // Accumulators of other functions, or of other types, don't ask their column's order statistics.
             (Built::OrderStatistics(_), Some(accumulator)) if !accumulator.has_statistics() => None,
             (Built::OrderStatistics(statistics), None) => {
@@ -97,12 +108,14 @@ impl AggregateEvaluator {
     }
 
     /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0
-    /// and all else is NULL, but an accumulator decides itself. What reads rows calls `check` between ranges.
+    /// and all else is NULL, but an accumulator decides itself. What reads rows calls `check` between ranges. Ranges
+    /// that are returned are those of a source in `sources`.
     pub(crate) fn evaluate(
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
         rows: &SortedRows,
+        sources: Option<&RangeSources>,
         check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<ArrayRef> {
         Ok(match self.function {
@@ -184,7 +197,13 @@ impl AggregateEvaluator {
             AggregateKind::Accumulate => {
                 let accumulator = self.accumulator.as_ref();
                 let accumulator = accumulator.ok_or_else(|| not_prepared(self.function))?;
-                accumulator.evaluate(ranges, check)?
+                if !accumulator.returns_ranges() {
+                    return accumulator.evaluate(ranges, check);
+                }
+                let Some(sources) = sources else {
+                    return internal_err!("ranges of rows are returned to no other operator");
+                };
+                sources.column(accumulator, ranges)?
             }
         })
     }

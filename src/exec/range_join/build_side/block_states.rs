@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -15,6 +16,7 @@ use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::state_tree::{Blocks, CoveredRanges, StateTree};
 
 /// The states of one call of an aggregate function.
@@ -27,6 +29,89 @@ pub(crate) struct BlockStates {
     memory: MemoryReservation,
     metrics: BuildMetrics,
     built: OnDemand<Registered>,
+}
+
+/// Where the states of calls over the same rows are kept for other queries.
+pub(crate) trait StatesKeeper {
+    /// The states of a call over these columns, which `make` makes if they are not kept; `None` if there are none.
+    fn states(
+        &self,
+        call: &AccumulatorCall,
+        columns: &[ArrayRef],
+        make: &dyn Fn() -> Option<BlockStates>,
+    ) -> Option<Arc<BlockStates>>;
+}
+
+/// Keeps nothing.
+#[derive(Debug)]
+pub(crate) struct NoKeeper;
+
+impl StatesKeeper for NoKeeper {
+    fn states(
+        &self,
+        _call: &AccumulatorCall,
+        _columns: &[ArrayRef],
+        make: &dyn Fn() -> Option<BlockStates>,
+    ) -> Option<Arc<BlockStates>> {
+        make().map(Arc::new)
+    }
+}
+
+/// The states of calls over the same rows, each once.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct KeptStates(Vec<KeptCall>);
+
+#[derive(Debug, Clone)]
+struct KeptCall {
+    call: AccumulatorCall,
+    columns: Vec<ArrayRef>,
+    /// `None` if the call has no small states.
+    states: Option<Arc<BlockStates>>,
+}
+
+impl KeptStates {
+    /// As [`StatesKeeper::states`].
+    pub(crate) fn get_or_make(
+        &mut self,
+        call: &AccumulatorCall,
+        columns: &[ArrayRef],
+        make: &dyn Fn() -> Option<BlockStates>,
+    ) -> Option<Arc<BlockStates>> {
+        // What is made of the states, and how the query writes the call, makes no difference.
+        let call = AccumulatorCall {
+            output: AccumulatorOutput::State,
+            text: String::new(),
+            ..call.clone()
+        };
+        let known = self.0.iter().find(|known| {
+            let mut pairs = known.columns.iter().zip(columns);
+            known.call == call
+                && known.columns.len() == columns.len()
+                && pairs.all(|(a, b)| Arc::ptr_eq(a, b))
+        });
+        if let Some(known) = known {
+            return known.states.clone();
+        }
+        let states = make().map(Arc::new);
+        self.0.push(KeptCall {
+            call,
+            columns: columns.to_vec(),
+            states: states.clone(),
+        });
+        states
+    }
+
+    /// Drops the states of columns that are not kept.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&ArrayRef) -> bool) {
+        self.0.retain(|known| known.columns.iter().all(&is_kept));
+    }
+
+    /// Bytes that are registered for them.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        let states = self.0.iter().filter_map(|known| known.states.as_ref());
+        let memory = states.flat_map(|states| states.memory());
+        memory.map(|memory| memory.size()).sum()
+    }
 }
 
 /// A tree, with what registers its memory.
@@ -66,14 +151,14 @@ impl BlockStates {
     /// The ranges as the tree covers them. Before it is built, `None` if one range is narrow.
     pub(crate) fn cover<'a>(
         &'a self,
-        ranges: impl Iterator<Item = &'a Range<usize>> + Clone,
+        ranges: &[&Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Option<CoveredRanges<'a>>> {
         if let Some(Registered { tree, .. }) = self.built.get() {
             return tree.cover(&*self.rows, ranges, true).map(Some);
         }
         let mut all: Option<Range<usize>> = None;
-        for range in ranges.clone() {
+        for range in ranges {
             let Some(blocks) = self.blocks.of_range(range) else {
                 return Ok(None);
             };
@@ -138,7 +223,7 @@ impl LazyStructure for BlockStates {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+    use arrow::array::{Array, AsArray, Float64Array};
     use arrow::datatypes::Float64Type;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
     use datafusion::functions_aggregate::correlation::corr_udaf;
@@ -147,7 +232,6 @@ mod tests {
 
     use super::*;
     use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-    use crate::logical_plan::accumulator_call::AccumulatorCall;
     use crate::range_agg::state_tree::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
@@ -158,14 +242,14 @@ mod tests {
             is_filtered: false,
             is_distinct: false,
             ignores_nulls: false,
-            returns_state: false,
+            output: AccumulatorOutput::Value,
             text: "corr".to_owned(),
         };
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let (call, columns) = (Arc::new(call), columns.to_vec());
-        RangeAccumulator::try_new(&call, columns, None, threads, &metrics, &memory)
+        RangeAccumulator::try_new(&call, columns, None, &NoKeeper, threads, &metrics, &memory)
             .expect("a function over floats")
     }
 

@@ -89,6 +89,14 @@ impl PreparedColumn {
         }
     }
 
+    /// The values in sorted order as one array.
+    pub(crate) fn array(&self) -> Option<&ArrayRef> {
+        match self.get(Structure::Array)? {
+            Built::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+
     /// What is needed and has not been built.
     pub(crate) fn missing(&self, needs: &Structures) -> Structures {
         let needs = needs.iter();

@@ -51,7 +51,7 @@ use crate::exec::range_join::build_side::persisted::{
     PersistedSide, SideFiles, SideWriter, read_values,
 };
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
+use crate::exec::range_join::build_side::sort_and_index::{SideParts, SortAndIndex};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::index::devices::Target;
@@ -211,7 +211,12 @@ impl BuildSideKeeper {
             None => Arc::new(ThresholdIndex::new(indexer.threads)),
         };
         let sorted = Arc::clone(kept.sorted());
-        indexer.side(sorted, prepared, row_order, threshold, memory)
+        let parts = SideParts {
+            prepared,
+            row_order,
+            threshold_index: threshold,
+        };
+        indexer.side(sorted, parts, kept, memory)
     }
 
     /// A keeper of a segment of the rows, with these values of other columns that have the same keys.

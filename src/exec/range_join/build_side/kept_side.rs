@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -15,6 +16,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use crate::exec::common::plan_key::{PlanKey, ScanPlan};
 use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::block_states::{BlockStates, KeptStates, StatesKeeper};
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
@@ -25,6 +27,7 @@ use crate::kept::entries::{Description, Kept, KeptMemory};
 use crate::kept::named_index::NamedIndex;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::version::Version;
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::range_agg::values::Values;
 use rmq_engine::Comparison;
 
@@ -213,6 +216,7 @@ struct Parts {
     values: Vec<(Value, PreparedColumn)>,
     orders: Vec<Arc<RowOrder>>,
     thresholds: Vec<Threshold>,
+    states: KeptStates,
 }
 
 impl Parts {
@@ -231,6 +235,10 @@ impl Parts {
         self.orders.retain(|order| is_kept(order.keys()));
         self.thresholds
             .retain(|threshold| threshold.columns.iter().all(&is_kept));
+        self.states.retain(|array| {
+            let mut kept = values.iter().filter_map(|(_, prepared)| prepared.array());
+            kept.any(|kept| Arc::ptr_eq(kept, array))
+        });
     }
 }
 
@@ -418,6 +426,17 @@ impl Segment {
     }
 }
 
+impl StatesKeeper for Segment {
+    fn states(
+        &self,
+        call: &AccumulatorCall,
+        columns: &[ArrayRef],
+        make: &dyn Fn() -> Option<BlockStates>,
+    ) -> Option<Arc<BlockStates>> {
+        self.parts().states.get_or_make(call, columns, make)
+    }
+}
+
 impl KeptSegment for Segment {
     fn total_rows(&self) -> usize {
         self.sorted.total_rows
@@ -452,7 +471,8 @@ impl KeptSegment for Segment {
         let values = parts.values.iter().map(|(_, v)| v.registered_bytes());
         let orders = parts.orders.iter().map(|order| order.bytes());
         let thresholds = parts.thresholds.iter().map(|t| t.index.bytes());
-        let values = values.chain(orders).chain(thresholds).sum();
+        let states = parts.states.registered_bytes();
+        let values = values.chain(orders).chain(thresholds).sum::<usize>() + states;
         KeptMemory {
             host: self.sorted.registered_bytes() + values,
             values,

@@ -27,6 +27,7 @@ pub(crate) mod on_demand;
 pub(crate) mod order_statistics;
 pub(crate) mod origin;
 pub(crate) mod persisted;
+pub(crate) mod range_sources;
 pub(crate) mod row_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;

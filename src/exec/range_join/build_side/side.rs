@@ -13,6 +13,7 @@ use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::range_agg::values::Values;
@@ -147,16 +148,19 @@ impl BuildSide {
         aggregates.any(|aggregate| aggregate.reads_rows)
     }
 
-    /// Each aggregate over these ranges, with the thresholds of the probe rows. Calls `check` between ranges whose rows
+    /// Each aggregate over these ranges, with the thresholds of the probe rows. Ranges that are returned are those of a
+    /// source in `sources`. Calls `check` between ranges whose rows
     /// it reads.
     pub(crate) fn aggregate(
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
+        sources: Option<&RangeSources>,
         check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<Vec<ArrayRef>> {
+        let rows = self.rows();
         let aggregates = self.aggregates.iter();
-        let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, self.rows(), check));
+        let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, rows, sources, check));
         aggregates.collect()
     }
 }

@@ -14,6 +14,7 @@ use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::block_states::{NoKeeper, StatesKeeper};
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::column::{
     CollectedColumn, ColumnPreparer, PreparedColumn,
@@ -62,7 +63,12 @@ pub(crate) fn sort_and_index_blocking(
     let row_order = indexer.row_order(&sorted, &prepared)?;
     let sorted = Arc::new(sorted.without_permutation()?);
     let threshold_index = Arc::new(ThresholdIndex::new(threads));
-    indexer.side(sorted, prepared, row_order, threshold_index, &memory)
+    let parts = SideParts {
+        prepared,
+        row_order,
+        threshold_index,
+    };
+    indexer.side(sorted, parts, &NoKeeper, &memory)
 }
 
 /// Sorts and indexes the rows of a build side.
@@ -71,6 +77,14 @@ pub(crate) struct SortAndIndex {
     pub(crate) metrics: BuildMetrics,
     pub(crate) threads: usize,
     pub(crate) waiting: Waiting,
+}
+
+/// What is built over sorted rows.
+pub(crate) struct SideParts {
+    /// Of each value.
+    pub(crate) prepared: Vec<PreparedColumn>,
+    pub(crate) row_order: Option<Arc<RowOrder>>,
+    pub(crate) threshold_index: Arc<ThresholdIndex>,
 }
 
 /// The sorted keys, and the columns that are still to be sorted, with their memory.
@@ -223,18 +237,24 @@ impl SortAndIndex {
         Workers::new(self.threads, check)
     }
 
-    /// Puts a build side together. What it takes is registered in the pool of `memory`.
+    /// Puts a build side together, whose states of blocks are kept in `states`. What it takes is registered in the pool
+    /// of `memory`.
     pub(crate) fn side(
         &self,
         sorted: Arc<SortedSide>,
-        prepared: Vec<PreparedColumn>,
-        row_order: Option<Arc<RowOrder>>,
-        threshold_index: Arc<ThresholdIndex>,
+        parts: SideParts,
+        states: &dyn StatesKeeper,
         memory: &MemoryReservation,
     ) -> Result<BuildSide> {
+        let SideParts {
+            prepared,
+            row_order,
+            threshold_index,
+        } = parts;
         let aggregates = self.columns.aggregates.iter();
         let (threads, metrics) = (self.threads, &self.metrics);
-        let evaluator = |a| AggregateEvaluator::try_new(a, &prepared, threads, metrics, memory);
+        let evaluator =
+            |a| AggregateEvaluator::try_new(a, &prepared, states, threads, metrics, memory);
         let aggregates = aggregates.map(evaluator);
         let aggregates = aggregates.collect::<Result<_>>()?;
         let matched = if self.columns.marks_rows {

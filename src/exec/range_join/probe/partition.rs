@@ -18,6 +18,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::{evaluate_bound, evaluate_threshold, wrapped_bound};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
+use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::pair_distance::PairDistance;
@@ -52,6 +53,8 @@ pub(crate) struct ProbePartition {
     pub(crate) batch_size: usize,
     /// The most rows that the partition returns.
     pub(crate) fetch: Option<usize>,
+    /// What aggregates the ranges that are returned, if any are.
+    pub(crate) range_sources: Option<Arc<RangeSources>>,
 }
 
 /// The build rows that match the rows of a batch by keys.
@@ -402,7 +405,7 @@ impl ProbePartition {
     ) -> Result<Vec<ArrayRef>> {
         let thresholds = self.thresholds(batch, ranges)?;
         let _timer = self.metrics.time_query();
-        build.aggregate(ranges, &thresholds, check)
+        build.aggregate(ranges, &thresholds, self.range_sources.as_deref(), check)
     }
 
     /// The thresholds of the rows of a batch that match these ranges.

@@ -148,7 +148,8 @@ impl ProbeAhead {
                 let partitions = self.probe.output_partitioning().partition_count();
                 let slicing =
                     Slicing::try_new(&self.spec, build, &extent, read, partitions, &self.context);
-                if let Some(slicing) = slicing {
+                // Rows of ranges that are returned are read after the slice.
+                if let Some(slicing) = slicing.filter(|_| !self.spec.returns_ranges()) {
                     let fits = reach.as_ref().is_some_and(|reach| slicing.fits(reach));
                     if !fits && slicing.is_worthwhile(self.inputs.read_so_far()).await {
                         return Ok(BuildReads::Slices(slicing));

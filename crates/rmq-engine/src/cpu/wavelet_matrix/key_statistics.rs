@@ -203,14 +203,51 @@ impl<K: RankKey> KeyStatistics<K> {
             }
             self.ranks.nth_smallest(starts, ends, targets, ranks)?;
             for (i, rank) in (first..).zip(ranks) {
-                // NULLs have the rank above all.
-                if let Some(key) = self.distinct.get(*rank as usize) {
-                    values[i] = self.encoding.decode(*key);
-                    valid[i / 64] |= 1 << (i % 64);
-                }
+                self.write_key(*rank, i, values, valid);
             }
             Ok(())
         })
+    }
+
+    /// As [`Self::nth_smallest`], of the values of several ranges together: those with the numbers
+    /// `firsts[i]..firsts[i + 1]`. A row that is in several of them counts as often.
+    ///
+    /// # Errors
+    /// As [`Self::count`]. [`EngineError::Invalid`] if `firsts` does not ascend from 0 to the number of ranges.
+    pub fn nth_smallest_of_groups(
+        &self,
+        firsts: &[usize],
+        left: &[i64],
+        right: &[i64],
+        smaller: &[u64],
+        values: &mut [K],
+        valid: &mut [u64],
+    ) -> Result<(), EngineError> {
+        check_length("the slice for answers", smaller.len(), values.len())?;
+        check_length("the bitmap", smaller.len().div_ceil(64), valid.len())?;
+        check_length("the slice of right bounds", left.len(), right.len())?;
+        valid.fill(0);
+        let rows = self.len();
+        let starts: Vec<usize> = left.iter().map(|left| clip(*left, rows)).collect();
+        let ends = right
+            .iter()
+            .map(|right| clip(right.saturating_add(1), rows));
+        let ends: Vec<usize> = ends.collect();
+        let mut ranks = vec![0; smaller.len()];
+        self.ranks
+            .nth_smallest_of_groups(firsts, &starts, &ends, smaller, &mut ranks)?;
+        for (i, rank) in ranks.iter().enumerate() {
+            self.write_key(*rank, i, values, valid);
+        }
+        Ok(())
+    }
+
+    /// Writes the value of a rank as that of query `i`, unless no value has it: NULLs have the rank above all.
+    fn write_key(&self, rank: u32, i: usize, values: &mut [K], valid: &mut [u64]) {
+        if let Some(key) = self.distinct.get(rank as usize) {
+            values[i] = self.encoding.decode(*key);
+            valid[i / 64] |= 1 << (i % 64);
+        }
     }
 }
 
@@ -326,6 +363,11 @@ fn check_rows<K: Key>(keys: Keys<'_, K>) -> Result<u32, EngineError> {
     u32::try_from(rows).map_err(|_| EngineError::TooLong { rows })
 }
 
+/// A position as one of `rows` rows, or after these.
+fn clip(position: i64, rows: usize) -> usize {
+    usize::try_from(position).unwrap_or(0).min(rows)
+}
+
 /// Calls `answer` with the number of the first range of each batch, and the starts and ends of half-open ranges of
 /// `rows` rows.
 fn in_batches(
@@ -338,13 +380,12 @@ fn in_batches(
     check_length("the slice of right bounds", left.len(), right.len())?;
     check_length("the slice for answers", left.len(), answers)?;
     let (mut starts, mut ends) = ([0; BATCH], [0; BATCH]);
-    let clip = |position: i64| usize::try_from(position).unwrap_or(0).min(rows);
     let batches = left.chunks(BATCH).zip(right.chunks(BATCH));
     for (number, (left, right)) in batches.enumerate() {
         for ((start, end), (left, right)) in
             starts.iter_mut().zip(&mut ends).zip(left.iter().zip(right))
         {
-            (*start, *end) = (clip(*left), clip(right.saturating_add(1)));
+            (*start, *end) = (clip(*left, rows), clip(right.saturating_add(1), rows));
         }
         answer(BATCH * number, &starts[..left.len()], &ends[..left.len()])?;
     }

@@ -158,6 +158,84 @@ impl WaveletMatrix {
         )
     }
 
+    /// As [`Self::nth_smallest`], of the rows of several ranges together: those with the numbers
+    /// `firsts[i]..firsts[i + 1]`. A row that is in several of them counts as often. They may have up to 2^64 rows.
+    ///
+    /// All ranges descend the levels together, so a group takes as long as its ranges would one by one.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if slices differ in length, [`EngineError::Invalid`] if `firsts` does not ascend from 0
+    /// to the number of ranges.
+    pub fn nth_smallest_of_groups(
+        &self,
+        firsts: &[usize],
+        starts: &[usize],
+        ends: &[usize],
+        smaller: &[u64],
+        ranks: &mut [u32],
+    ) -> Result<(), EngineError> {
+        check_length("the slice of ends", starts.len(), ends.len())?;
+        check_length("the slice of firsts", smaller.len() + 1, firsts.len())?;
+        check_length("the slice for answers", smaller.len(), ranks.len())?;
+        check_groups(firsts, starts.len())?;
+        let per_level = blocks(self.len());
+        let all: &[Block] = &self.levels.blocks;
+        let mut group: Vec<Query> = vec![];
+        let mut steps: Vec<Step> = vec![];
+        for ((firsts, smaller), found) in firsts.windows(2).zip(smaller).zip(ranks) {
+            group.clear();
+            let ranges = firsts[0]..firsts[1];
+            for (start, end) in starts[ranges.clone()].iter().zip(&ends[ranges]) {
+                let query = self.query(*start, *end);
+                if query.start < query.end {
+                    prefetch_both(all, &query);
+                    group.push(query);
+                }
+            }
+            let rows = group.iter().map(|query| u64::from(query.end - query.start));
+            let mut target = *smaller;
+            if target >= rows.sum() {
+                *found = Self::NONE;
+                continue;
+            }
+            *found = 0;
+            let levels = all.chunks_exact(per_level).zip(&self.levels.zeros);
+            for (number, (blocks, zeros)) in levels.enumerate() {
+                let bit = self.levels.zeros.len() - 1 - number;
+                let below = &all[((number + 1) * per_level).min(all.len() - per_level)..];
+                steps.clear();
+                let steps_of = group.iter();
+                steps.extend(steps_of.map(|query| Step::new(query, blocks, bit as u32, *zeros)));
+                let zeros_within = steps.iter().map(|step| u64::from(step.zeros_within()));
+                let zeros_within: u64 = zeros_within.sum();
+                let takes_ones = target >= zeros_within;
+                if takes_ones {
+                    target -= zeros_within;
+                    *found |= 1 << bit;
+                }
+                let takes_ones = 0_u32.wrapping_sub(u32::from(takes_ones));
+                for (query, step) in group.iter_mut().zip(&steps) {
+                    step.descend(query, takes_ones);
+                    prefetch_both(below, query);
+                }
+                group.retain(|query| query.start < query.end);
+            }
+        }
+        Ok(())
+    }
+
+    /// A range, clipped to the rows.
+    #[inline(always)]
+    fn query(&self, start: usize, end: usize) -> Query {
+        // Clipped, so below 2^32.
+        let end = end.min(self.len()) as u32;
+        Query {
+            start: start.min(end as usize) as u32,
+            end,
+            ..Query::default()
+        }
+    }
+
     /// Takes all queries down the levels, a tile at a time.
     #[inline(always)]
     fn answer(
@@ -183,13 +261,9 @@ impl WaveletMatrix {
             for (query, ((start, end), target)) in
                 tile.iter_mut().zip(starts.iter().zip(ends).zip(targets))
             {
-                // Clipped, so below 2^32.
-                let end = (*end).min(self.len()) as u32;
                 *query = Query {
-                    start: (*start).min(end as usize) as u32,
-                    end,
                     target: *target,
-                    found: 0,
+                    ..self.query(*start, *end)
                 };
                 begin(query);
                 prefetch_both(all, query);
@@ -199,15 +273,8 @@ impl WaveletMatrix {
                 let bit = self.levels.zeros.len() - 1 - number;
                 let below = &all[((number + 1) * per_level).min(all.len() - per_level)..];
                 for query in tile.iter_mut() {
-                    let ones = [query.start, query.end].map(|at| ones_before(blocks, at));
-                    step(
-                        query,
-                        Step {
-                            bit: bit as u32,
-                            zeros: *zeros,
-                            zeros_before: [query.start - ones[0], query.end - ones[1]],
-                        },
-                    );
+                    let of_query = Step::new(query, blocks, bit as u32, *zeros);
+                    step(query, of_query);
                     prefetch_both(below, query);
                 }
             }
@@ -231,6 +298,17 @@ struct Step {
 }
 
 impl Step {
+    /// Of a query at the level of these blocks.
+    #[inline(always)]
+    fn new(query: &Query, blocks: &[Block], bit: u32, zeros: u32) -> Self {
+        let ones = [query.start, query.end].map(|at| ones_before(blocks, at));
+        Self {
+            bit,
+            zeros,
+            zeros_before: [query.start - ones[0], query.end - ones[1]],
+        }
+    }
+
     /// Rows of the range whose bit is 0.
     #[inline(always)]
     fn zeros_within(self) -> u32 {
@@ -240,7 +318,7 @@ impl Step {
     /// Takes the query's range to the next level: to the rows whose bit is 1 if all bits of `takes_ones` are, to those
     /// whose bit is 0 if none is.
     #[inline(always)]
-    fn descend(self, query: &mut Query, takes_ones: u32) {
+    fn descend(&self, query: &mut Query, takes_ones: u32) {
         let [start, end] = self.zeros_before;
         let ones = [query.start - start, query.end - end].map(|ones| self.zeros + ones);
         query.start = (ones[0] & takes_ones) | (start & !takes_ones);
@@ -252,6 +330,18 @@ impl Step {
 fn prefetch_both(blocks: &[Block], query: &Query) {
     prefetch(address(blocks, query.start));
     prefetch(address(blocks, query.end));
+}
+
+/// Checks that the groups `firsts[i]..firsts[i + 1]` divide this many ranges.
+pub(super) fn check_groups(firsts: &[usize], ranges: usize) -> Result<(), EngineError> {
+    let ends = (firsts.first(), firsts.last());
+    if firsts.is_sorted() && ends == (Some(&0), Some(&ranges)) {
+        return Ok(());
+    }
+    Err(EngineError::Invalid(format!(
+        "the first ranges of groups go from {:?} to {:?}: they ascend from 0 to the number of ranges, {ranges}",
+        ends.0, ends.1
+    )))
 }
 
 /// Bits of ranks below `distinct`, at least one.
@@ -330,6 +420,40 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_ranges_are_their_rows_together() {
+        let mut rng = Rng::with_seed(3);
+        for case in 0..200 {
+            let rows = [0, 1, 192, rng.usize(..2000)][case % 4];
+            let distinct = 1 + [0, 2, 255, 5000][rng.usize(..4)];
+            let ranks: Vec<u32> = (0..rows).map(|_| rng.u32(..distinct)).collect();
+            let matrix = build(&ranks, distinct, 1);
+            let lengths: Vec<usize> = (0..rng.usize(..40)).map(|_| rng.usize(..6)).collect();
+            let (starts, ends) = ranges(&mut rng, rows, lengths.iter().sum());
+            let mut firsts = vec![0];
+            firsts.extend(lengths.iter().scan(0, |sum, length| {
+                *sum += length;
+                Some(*sum)
+            }));
+            let smaller: Vec<u64> = lengths.iter().map(|_| rng.u64(..4000)).collect();
+            let mut found = vec![7; lengths.len()];
+            matrix
+                .nth_smallest_of_groups(&firsts, &starts, &ends, &smaller, &mut found)
+                .expect("lengths");
+            for (i, group) in firsts.windows(2).enumerate() {
+                let mut together: Vec<u32> = vec![];
+                for range in group[0]..group[1] {
+                    let end = ends[range].min(rows);
+                    together.extend(&ranks[starts[range].min(end)..end]);
+                }
+                together.sort_unstable();
+                let expected = together.get(smaller[i] as usize).copied();
+                let expected = expected.unwrap_or(WaveletMatrix::NONE);
+                assert_eq!(found[i], expected, "group {i} of case {case}");
+            }
+        }
+    }
+
+    #[test]
     fn answers_are_those_of_sorted_rows() {
         let mut rng = Rng::with_seed(1);
         for case in 0..400 {
@@ -375,6 +499,14 @@ mod tests {
         assert!(matrix.count_below(&[0], &[], &[0], &mut [0]).is_err());
         assert!(matrix.count_below(&[0], &[1], &[], &mut [0]).is_err());
         assert!(matrix.nth_smallest(&[0], &[1], &[0], &mut []).is_err());
+        let of_groups = |firsts: &[usize], smaller: &[u64]| {
+            let mut found = vec![0; smaller.len()];
+            matrix.nth_smallest_of_groups(firsts, &[0, 1], &[1, 2], smaller, &mut found)
+        };
+        assert!(of_groups(&[0, 2], &[0]).is_ok());
+        for firsts in [&[0, 1][..], &[1, 2], &[2, 0], &[0, 0, 2], &[]] {
+            assert!(of_groups(firsts, &[0]).is_err(), "{firsts:?}");
+        }
         let stopped = WaveletMatrix::build(&[0, 1], 2, 1, &|| true);
         assert_eq!(stopped.err(), Some(EngineError::Stopped));
     }

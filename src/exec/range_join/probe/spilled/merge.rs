@@ -18,7 +18,7 @@ use crate::exec::range_join::aggregate_table::{Decider, PartsMerge};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
@@ -360,7 +360,7 @@ impl Merge {
     /// How the values of accumulators, or their states, are merged.
     fn accumulated(call: Option<&AccumulatorCall>, types: &[DataType]) -> Result<Self> {
         match call {
-            Some(call) if call.returns_state => {
+            Some(call) if call.output == AccumulatorOutput::State => {
                 let function = StateFunction::try_new(call.physical(types)?)?;
                 Ok(Self::State(Box::new(function)))
             }
