@@ -138,7 +138,7 @@ impl<K: Width + SearchKey> Case<K> {
                 CandidateRanges::all(rows, self.keys.len())
             };
             let mut rows_bounds = vec![vec![]; rows];
-            for comparison in comparisons {
+            for comparison in comparisons.iter().copied() {
                 let bounds = self.bounds(rows, batch != 1, random);
                 let bits: Vec<K> = bounds.iter().map(|b| self.encoding.decode(*b)).collect();
                 let column = Column::new(Arc::new(bits), self.encoding);
