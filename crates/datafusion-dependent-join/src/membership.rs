@@ -134,16 +134,14 @@ fn sets_of(plan: &LogicalPlan) -> Result<usize> {
         }
         node.apply_expressions(|expr| {
             expr.apply(|e| {
+                if let Some(membership) = Membership::of(e) {
+                    let within = sets_of(&membership.subquery.subquery)?;
+                    let is_split = membership.compared.is_some() && within <= MOST_SETS;
+                    sets += if is_split { 3 } else { 1 } * (1 + within);
+                    return Ok(TreeNodeRecursion::Jump);
+                }
                 if let Some(subquery) = subquery_of(e) {
-                    let within = sets_of(&subquery.subquery)?;
-                    let is_split =
-                        Membership::of(e).is_some_and(|m| m.negated && m.compared.is_some());
-                    let copies = if is_split && within <= MOST_SETS {
-                        3
-                    } else {
-                        1
-                    };
-                    sets += copies * (1 + within);
+                    sets += 1 + sets_of(&subquery.subquery)?;
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
