@@ -280,6 +280,10 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
     let extends = |node: &dyn UserDefinedLogicalNode| {
         node.as_any().is::<RangeJoin>() || node.as_any().is::<NearestRows>()
     };
+    let repeats_rows = |node: &dyn UserDefinedLogicalNode| {
+        let join = node.as_any().downcast_ref::<RangeJoin>();
+        join.is_some_and(RangeJoin::repeats_rows)
+    };
     let ours: Vec<(Position, Rules)> = vec![
         (Before("simplify_expressions"), long_lists),
         (
@@ -304,6 +308,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                     repeats,
                     cannot_fail,
                     extends,
+                    repeats_rows,
                 })),
                 Arc::new(FirstRowsToNearestRows),
                 Arc::new(FiltersOfFramesToCases),

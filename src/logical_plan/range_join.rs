@@ -318,6 +318,19 @@ impl RangeJoin {
             .with_functional_dependencies(dependencies)
     }
 
+    /// Whether the output has the same rows whenever the inputs have, in whatever order these come.
+    pub(crate) fn repeats_rows(&self) -> bool {
+        let is_orderless = |aggregate: &RangeAggregate<Expr>| match aggregate.function {
+            AggregateKind::CountRows
+            | AggregateKind::Count
+            | AggregateKind::CountCrossing { .. }
+            | AggregateKind::Extreme(_) => true,
+            AggregateKind::Sum => !aggregate.data_type.is_floating(),
+            _ => false,
+        };
+        !self.spec.prevailing && self.spec.aggregates.iter().all(is_orderless)
+    }
+
     /// Removes a filter without columns, such as `random() < 0.5`, from the build side. DataFusion pushes it to all
     /// inputs, but it is about the output rows, which are those of the probe side.
     fn unfiltered(&self, build: LogicalPlan) -> LogicalPlan {

@@ -250,6 +250,145 @@ const QUERIES: &[(&str, Naive)] = &[
         "SELECT q.id, q.b IN (SELECT p.v FROM p WHERE p.ts < q.id UNION ALL SELECT p.ts FROM p WHERE p.ts < q.id) FROM q",
         Value("(SELECT count(*) FROM p WHERE p.ts < q.id AND (p.v = q.b OR p.ts = q.b)) > 0"),
     ),
+    // Subqueries within subqueries that are about the outermost query.
+    (
+        "SELECT q.id, (SELECT max(p.v) FROM p WHERE p.ts >= q.ts AND p.v IN (SELECT n.ts FROM p AS n WHERE n.v \
+         < q.b)) FROM q",
+        Value(
+            "(SELECT max(p.v) FROM p WHERE p.ts >= q.ts AND p.v IN (SELECT n.ts FROM p AS n WHERE n.v < q.b))",
+        ),
+    ),
+    (
+        "SELECT q.id, (SELECT count(*) FROM p WHERE p.ts BETWEEN q.ts AND q.b AND NOT EXISTS (SELECT 1 FROM p \
+         AS n WHERE n.ts = p.v AND n.v < q.b)) FROM q",
+        Value(
+            "(SELECT count(*) FROM p WHERE p.ts BETWEEN q.ts AND q.b AND NOT EXISTS (SELECT 1 FROM p AS n WHERE \
+             n.ts = p.v AND n.v < q.b))",
+        ),
+    ),
+    (
+        "SELECT q.id, (SELECT sum(p.v) FROM p WHERE p.sym = q.sym AND p.ts >= q.ts AND EXISTS (SELECT 1 FROM p \
+         AS n WHERE n.ts = p.v AND n.v < q.b)) FROM q",
+        Value(
+            "(SELECT sum(p.v) FROM p WHERE p.sym = q.sym AND p.ts >= q.ts AND EXISTS (SELECT 1 FROM p AS n \
+             WHERE n.ts = p.v AND n.v < q.b))",
+        ),
+    ),
+    (
+        "SELECT q.id, (SELECT p.v FROM p WHERE p.ts >= q.ts AND EXISTS (SELECT 1 FROM p AS n WHERE n.v < q.b \
+         AND n.ts = p.v) ORDER BY p.ts LIMIT 1) FROM q",
+        Value(
+            "(SELECT p.v FROM p WHERE p.ts >= q.ts AND EXISTS (SELECT 1 FROM p AS n WHERE n.v < q.b AND n.ts = \
+             p.v) ORDER BY p.ts LIMIT 1)",
+        ),
+    ),
+    (
+        "SELECT q.id, (SELECT max(p.v + (SELECT min(n.ts) FROM p AS n WHERE n.v < q.b AND n.sym = p.sym)) FROM \
+         p WHERE p.ts >= q.ts) FROM q",
+        Value(
+            "(SELECT max(w) FROM (SELECT p.v + (SELECT min(n.ts) FROM p AS n WHERE n.v < q.b AND n.sym = p.sym) \
+             AS w FROM p WHERE p.ts >= q.ts))",
+        ),
+    ),
+    (
+        "SELECT q.id, (SELECT max(p.v) FROM p WHERE p.ts >= q.ts AND p.v < (SELECT max(n.ts) FROM p AS n WHERE \
+         n.v < q.b AND EXISTS (SELECT 1 FROM p AS m WHERE m.ts = p.v AND m.v >= n.v))) FROM q",
+        Value(
+            "(SELECT max(x.v) FROM (SELECT p.v, max(n.ts) AS t FROM p JOIN p AS n ON n.v < q.b JOIN p AS m ON \
+             m.ts = p.v AND m.v >= n.v WHERE p.ts >= q.ts GROUP BY p.v) AS x WHERE x.v < x.t)",
+        ),
+    ),
+    (
+        "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.ts >= q.ts AND p.ts <= q.b AND EXISTS (SELECT \
+         1 FROM p AS n WHERE n.v < q.b AND n.ts = p.v))",
+        Where(
+            "EXISTS (SELECT 1 FROM p WHERE p.ts >= q.ts AND p.ts <= q.b AND EXISTS (SELECT 1 FROM p AS n WHERE \
+             n.v < q.b AND n.ts = p.v))",
+        ),
+    ),
+    (
+        "SELECT q.id, x.* FROM q CROSS JOIN LATERAL (SELECT sum(p.v) AS s FROM p WHERE p.ts <= q.ts AND p.v NOT \
+         IN (SELECT n.ts FROM p AS n WHERE n.v < q.b)) AS x",
+        Rows(
+            "SELECT sum(p.v) AS s FROM p WHERE p.ts <= q.ts AND NOT EXISTS (SELECT 1 FROM p AS n WHERE n.v < \
+             q.b AND n.ts = p.v)",
+        ),
+    ),
+    (
+        "SELECT q.id, x.* FROM q LEFT JOIN LATERAL (SELECT p.v FROM p WHERE p.ts >= q.ts AND NOT EXISTS (SELECT \
+         1 FROM p AS n WHERE n.v < q.b AND n.ts = p.v) ORDER BY p.ts LIMIT 2) AS x ON true",
+        LeftRows(
+            "SELECT p.v FROM p WHERE p.ts >= q.ts AND NOT EXISTS (SELECT 1 FROM p AS n WHERE n.v < q.b AND n.ts \
+             = p.v) ORDER BY p.ts LIMIT 2",
+        ),
+    ),
+    (
+        "SELECT q.id, x.* FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.v = (SELECT min(n.v) FROM p AS n \
+         WHERE n.ts = q.id)) AS x",
+        Rows("SELECT p.v FROM p WHERE p.v = (SELECT min(n.v) FROM p AS n WHERE n.ts = q.id)"),
+    ),
+    (
+        "SELECT q.id, x.* FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE p.v > (SELECT min(n.v) FROM p AS n \
+         WHERE q.b > 3)) AS x",
+        Rows("SELECT p.v FROM p WHERE p.v > (SELECT min(n.v) FROM p AS n WHERE q.b > 3)"),
+    ),
+    (
+        "SELECT q.id, x.* FROM q LEFT JOIN LATERAL (SELECT q.id + 1 AS c FROM p WHERE 2 = (SELECT count(*) FROM \
+         p AS n WHERE n.ts <= q.b)) AS x ON true",
+        LeftRows(
+            "SELECT q.id + 1 AS c FROM p WHERE 2 = (SELECT count(*) FROM p AS n WHERE n.ts <= q.b)",
+        ),
+    ),
+    (
+        "SELECT q.id FROM q WHERE q.b IN (SELECT p.ts FROM p WHERE EXISTS (SELECT q.sym FROM p AS n))",
+        Where("q.b IN (SELECT p.ts FROM p)"),
+    ),
+    (
+        "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE EXISTS (SELECT avg(n.v) FROM p AS n WHERE n.ts \
+         = q.b))",
+        Where("true"),
+    ),
+    (
+        "SELECT q.id FROM q WHERE q.b IN (SELECT p.ts FROM p WHERE EXISTS (SELECT 1 FROM p AS n WHERE n.ts = \
+         q.b LIMIT 0))",
+        Where("false"),
+    ),
+    (
+        "SELECT q.id FROM q WHERE EXISTS (SELECT p.v FROM p WHERE p.v = (SELECT q.b FROM p AS n LIMIT 1))",
+        Where("(SELECT count(*) FROM p WHERE p.v = q.b) > 0"),
+    ),
+    (
+        "SELECT q.id, (SELECT p.v FROM p WHERE p.ts BETWEEN q.ts AND (SELECT count(*) FROM p AS n WHERE n.v >= \
+         q.b) ORDER BY p.ts LIMIT 1) FROM q",
+        Value(
+            "(SELECT p.v FROM p WHERE p.ts BETWEEN q.ts AND (SELECT count(*) FROM p AS n WHERE n.v >= q.b) \
+             ORDER BY p.ts LIMIT 1)",
+        ),
+    ),
+    (
+        "SELECT q.id FROM q WHERE q.b NOT IN (SELECT p1.v FROM p AS p1 WHERE p1.ts <> q.ts AND p1.v NOT IN \
+         (SELECT p2.v FROM p AS p2 WHERE p2.ts <> q.ts AND p2.v NOT IN (SELECT p3.v FROM p AS p3 WHERE p3.ts <> \
+         q.ts AND p3.v NOT IN (SELECT p4.v FROM p AS p4 WHERE p4.ts <> q.ts AND p4.v NOT IN (SELECT p5.v FROM p \
+         AS p5 WHERE p5.ts <> q.ts)))))",
+        Where(
+            "q.b NOT IN (SELECT p1.v FROM p AS p1 WHERE p1.ts <> q.ts AND p1.v NOT IN (SELECT p2.v FROM p AS p2 \
+             WHERE p2.ts <> q.ts AND p2.v NOT IN (SELECT p3.v FROM p AS p3 WHERE p3.ts <> q.ts AND p3.v NOT IN \
+             (SELECT p4.v FROM p AS p4 WHERE p4.ts <> q.ts AND p4.v NOT IN (SELECT p5.v FROM p AS p5 WHERE \
+             p5.ts <> q.ts)))))",
+        ),
+    ),
+    (
+        "SELECT q.id FROM q WHERE q.sym NOT IN (SELECT p1.sym FROM p AS p1 WHERE p1.ts <> q.b AND p1.sym NOT IN \
+         (SELECT p2.sym FROM p AS p2 WHERE p2.ts <> q.b AND p2.sym NOT IN (SELECT p3.sym FROM p AS p3 WHERE \
+         p3.ts <> q.b AND p3.sym NOT IN (SELECT p4.sym FROM p AS p4 WHERE p4.ts <> q.b))))",
+        // DataFusion does not see NULLs beside a constant.
+        Where(
+            "(SELECT count(*) FROM (SELECT p1.sym FROM p AS p1 WHERE p1.ts <> q.b AND p1.sym NOT IN (SELECT \
+             p2.sym FROM p AS p2 WHERE p2.ts <> q.b AND p2.sym NOT IN (SELECT p3.sym FROM p AS p3 WHERE p3.ts \
+             <> q.b AND p3.sym NOT IN (SELECT p4.sym FROM p AS p4 WHERE p4.ts <> q.b)))) AS x (s) WHERE (x.s = \
+             q.sym) IS NOT FALSE) = 0",
+        ),
+    ),
 ];
 
 /// The rows in an order of their own, their values between spaces.

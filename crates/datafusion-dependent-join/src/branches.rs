@@ -14,13 +14,15 @@
 //! A dependent join is evaluated for all rows. What may fail in it gets NULL in place of the outer columns of a row
 //! that does not need it.
 
+use std::sync::Arc;
+
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::utils::{merge_schema, split_conjunction};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator};
 
-use crate::outer::subquery_of;
+use crate::outer::{refers_to_outer, subquery_of};
 
 /// The rows for which a part of an expression is evaluated, and what for.
 #[derive(Clone, Default)]
@@ -149,10 +151,10 @@ pub(crate) type CannotFail = fn(&Expr, &DFSchema) -> Result<bool>;
 pub(crate) fn may_fail(subquery: &LogicalPlan, cannot_fail: CannotFail) -> Result<bool> {
     let mut may_fail = false;
     subquery.apply_with_subqueries(|node| {
-        let schema = merge_schema(&node.inputs());
+        let schema = Arc::new(merge_schema(&node.inputs()));
         node.apply_expressions(|expr| {
             for conjunct in split_conjunction(expr) {
-                may_fail |= conjunct.contains_outer() && !cannot_fail(conjunct, &schema)?;
+                may_fail |= refers_to_outer(conjunct, &schema)? && !cannot_fail(conjunct, &schema)?;
             }
             Ok(TreeNodeRecursion::Continue)
         })?;

@@ -8,6 +8,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, FetchType, Join, Limit, LogicalPlan, SkipType,
+    UserDefinedLogicalNode,
 };
 
 use crate::exprs::{columns, substituted};
@@ -18,70 +19,83 @@ const ORDERLESS: [&str; 10] = [
     "min", "max", "count", "sum", "avg", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor",
 ];
 
+/// Whether a node of another crate has the same rows whenever its inputs have.
+pub(crate) type RepeatsRows = fn(&dyn UserDefinedLogicalNode) -> bool;
+
 /// A plan that has the same rows whenever it is evaluated, and expressions over it that have at least the values of
 /// `exprs`, which are over `plan`.
 pub(crate) fn source(
     plan: &LogicalPlan,
     exprs: Vec<Expr>,
+    repeats_rows: RepeatsRows,
 ) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
     match plan {
         LogicalPlan::Projection(projection) => {
             let new = projection.expr.iter().cloned().map(Expr::unalias).collect();
-            if let Some(source) = below(plan, &projection.input, new, exprs.clone())? {
+            if let Some(source) = below(plan, &projection.input, new, exprs.clone(), repeats_rows)?
+            {
                 return Ok(Some(source));
             }
         }
-        // These have all rows of the left side, as where another subquery has become a join.
+        // These have all rows of the left side, or most, as where another subquery has become a join.
         LogicalPlan::Join(join)
-            if matches!(join.join_type, JoinType::Left | JoinType::LeftMark)
-                && are_of(&exprs, &join.left) =>
+            if matches!(
+                join.join_type,
+                JoinType::Left | JoinType::LeftMark | JoinType::LeftAnti
+            ) && are_of(&exprs, &join.left) =>
         {
-            return source(&join.left, exprs);
+            return source(&join.left, exprs, repeats_rows);
+        }
+        LogicalPlan::Extension(_) => {
+            // A node of another crate is taken to pass on the columns of an input.
+            let has_all = |input: &&LogicalPlan| are_of(&exprs, input);
+            if let Some(input) = plan.inputs().into_iter().find(has_all) {
+                return source(input, exprs, repeats_rows);
+            }
         }
         _ => {}
     }
-    if is_repeatable(plan)? {
+    if is_repeatable(plan, repeats_rows)? {
         return Ok(Some((plan.clone(), exprs)));
     }
     match plan {
         LogicalPlan::SubqueryAlias(alias) => {
             let new = columns(alias.input.schema().columns());
-            below(plan, &alias.input, new, exprs)
+            below(plan, &alias.input, new, exprs, repeats_rows)
         }
         LogicalPlan::Distinct(Distinct::On(on)) => {
             let new = on.select_expr.iter().cloned().map(Expr::unalias);
-            below(plan, &on.input, new.collect(), exprs)
+            below(plan, &on.input, new.collect(), exprs, repeats_rows)
         }
         LogicalPlan::Aggregate(Aggregate {
             input, group_expr, ..
         }) if !matches!(group_expr.as_slice(), [Expr::GroupingSet(_)]) => {
-            below(plan, input, group_expr.clone(), exprs)
+            below(plan, input, group_expr.clone(), exprs, repeats_rows)
         }
         LogicalPlan::Join(join) => {
             let (left, right) = (are_of(&exprs, &join.left), are_of(&exprs, &join.right));
             match join.join_type {
-                JoinType::Inner | JoinType::LeftSemi | JoinType::LeftAnti if left => {
-                    source(&join.left, exprs)
+                JoinType::Inner | JoinType::LeftSemi if left => {
+                    source(&join.left, exprs, repeats_rows)
                 }
                 JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti
                     if right =>
                 {
-                    source(&join.right, exprs)
+                    source(&join.right, exprs, repeats_rows)
                 }
                 _ => Ok(None),
             }
         }
-        // These keep rows, or leave some out. A node of another crate is taken to pass on the columns of an input.
+        // These keep rows, or leave some out.
         LogicalPlan::Filter(_)
         | LogicalPlan::Sort(_)
         | LogicalPlan::Limit(_)
         | LogicalPlan::Distinct(Distinct::All(_))
         | LogicalPlan::Repartition(_)
-        | LogicalPlan::Window(_)
-        | LogicalPlan::Extension(_) => {
+        | LogicalPlan::Window(_) => {
             let has_all = |input: &&LogicalPlan| are_of(&exprs, input);
             match plan.inputs().into_iter().find(has_all) {
-                Some(input) => source(input, exprs),
+                Some(input) => source(input, exprs, repeats_rows),
                 None => Ok(None),
             }
         }
@@ -101,6 +115,7 @@ fn below(
     input: &LogicalPlan,
     new: Vec<Expr>,
     exprs: Vec<Expr>,
+    repeats_rows: RepeatsRows,
 ) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
     let old = plan.schema().columns();
     let is_known = |column: &&Column| old.iter().take(new.len()).any(|old| old == *column);
@@ -117,7 +132,7 @@ fn below(
             return Ok(None);
         }
     }
-    source(input, exprs)
+    source(input, exprs, repeats_rows)
 }
 
 /// Whether a join asks only whether there are rows on its right side.
@@ -152,23 +167,23 @@ fn any_row(join: &Join) -> Option<&LogicalPlan> {
 }
 
 /// Whether a plan has the same rows each time.
-fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
+fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> {
     let mut is_repeatable = true;
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Join(join) = node
             && let Some(rows) = any_row(join)
         {
             is_repeatable &= !node.expressions().iter().any(Expr::is_volatile)
-                && self::is_repeatable(&join.left)?
-                && self::is_repeatable(rows)?;
+                && self::is_repeatable(&join.left, repeats_rows)?
+                && self::is_repeatable(rows, repeats_rows)?;
             return Ok(TreeNodeRecursion::Jump);
         }
         is_repeatable &= match node {
             LogicalPlan::Limit(_)
             | LogicalPlan::Window(_)
             | LogicalPlan::Distinct(Distinct::On(_))
-            | LogicalPlan::Extension(_)
             | LogicalPlan::RecursiveQuery(_) => false,
+            LogicalPlan::Extension(extension) => repeats_rows(extension.node.as_ref()),
             LogicalPlan::Sort(sort) => sort.fetch.is_none(),
             LogicalPlan::TableScan(scan) => scan.fetch.is_none(),
             LogicalPlan::Aggregate(aggregate) => {
@@ -205,15 +220,22 @@ fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     Ok(is_repeatable)
 }
 
-/// Whether a plan has a function whose value changes from call to call, except those that repeat.
-pub(crate) fn is_volatile(plan: &LogicalPlan, repeats: &dyn Fn(&Expr) -> bool) -> Result<bool> {
-    let mut is_volatile = false;
+/// A function of a plan whose value changes from call to call, except those that repeat.
+pub(crate) fn volatile_in(
+    plan: &LogicalPlan,
+    repeats: &dyn Fn(&Expr) -> bool,
+) -> Result<Option<Expr>> {
+    let mut found = None;
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
-            is_volatile |= expr.exists(|e| Ok(e.is_volatile_node() && !repeats(e)))?;
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        Ok(TreeNodeRecursion::Continue)
+            expr.apply(|e| {
+                if e.is_volatile_node() && !repeats(e) {
+                    found = Some(e.clone());
+                    return Ok(TreeNodeRecursion::Stop);
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
     })?;
-    Ok(is_volatile)
+    Ok(found)
 }

@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, JoinType};
 use datafusion::functions_aggregate::first_last::first_value_udaf;
 use datafusion::functions_window::expr_fn::row_number;
@@ -24,7 +25,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::elimination::joins::join_of;
 use crate::exprs::{columns, named, substituted};
 use crate::last_aggregate::LastAggregate;
-use crate::outer::{from_outer, is_correlated};
+use crate::outer::{from_outer, is_correlated, subquery_of};
 use crate::refusal::{Found, refuse};
 use crate::simple::Rows;
 
@@ -37,7 +38,12 @@ pub(crate) fn grouped_rows(
     let fresh = |name: &str| config.alias_generator().next(name);
     let rows = Rows::of_plan(&last.aggregate.input, config)?;
     if is_correlated(&rows.plan)? {
-        return refuse("its outer columns may have other values when they are computed again");
+        return refuse("its rows depend on outer columns");
+    }
+    for call in &last.aggregate.aggr_expr {
+        if call.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return refuse("it aggregates a subquery");
+        }
     }
     let conditions = rows.conditions()?;
     // Both sides may have columns of one name.

@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::branches::{Branch, CannotFail, Replacing, may_fail, only_compares, replaced_in};
-use crate::domain::{is_volatile, source};
+use crate::domain::{RepeatsRows, source, volatile_in};
 use crate::exprs::columns;
 use crate::membership::{Decisive, Membership};
 use crate::outer::{Replacement, is_correlated, outer_of, subquery_of};
@@ -51,6 +51,11 @@ pub(crate) trait Lifting {
     /// Whether another rule joins the rows of a subquery with those of a plan with this schema, and needs no domain.
     fn is_joined(&self, _subquery: &LogicalPlan, _outer: &DFSchema) -> bool {
         false
+    }
+
+    /// Which nodes of other crates have the same rows whenever their inputs have.
+    fn repeats_rows(&self) -> RepeatsRows {
+        |_| false
     }
 
     /// Whether a volatile expression has the same value whenever it is evaluated.
@@ -97,9 +102,13 @@ impl<'a> Input<'a> {
             self.members(&membership, Decisive::Matches, JoinType::LeftSemi)?;
             return Ok(vec![]);
         }
+        let mut decisive = self.decisive(&membership)?;
+        if decisive.len() > 1 && membership.is_computed_once()? {
+            decisive = vec![Decisive::IsNotFalse];
+        }
         let mut kept = vec![];
         // A comparison with NULL is no reason to keep a row.
-        for decisive in self.decisive(&membership)? {
+        for decisive in decisive {
             if decisive == Decisive::OfNull {
                 kept.push(!self.mark(&membership, decisive)?);
             } else {
@@ -155,7 +164,7 @@ impl<'a> Input<'a> {
         };
         let plan = replacement.in_plan(&subquery.subquery, &[])?;
         // The domain is taken from these columns, if there is one.
-        if source(&guarded, columns(by.clone()))?.is_none()
+        if source(&guarded, columns(by.clone()), self.lifting.repeats_rows())?.is_none()
             && !self.lifting.is_joined(&plan, guarded.schema())
         {
             return Ok(subquery.clone());
@@ -185,15 +194,20 @@ impl<'a> Input<'a> {
 
     /// Whether EXISTS, IN, ANY or ALL is true.
     fn truth(&mut self, membership: &Membership, is_condition: bool) -> Result<Expr> {
-        let is_true = self.mark(membership, Decisive::Matches)?;
-        let mut unknown = vec![];
-        if !is_condition || membership.negated {
-            for decisive in self.decisive(membership)? {
-                if decisive != Decisive::Matches {
-                    unknown.push(self.mark(membership, decisive)?);
-                }
+        let mut decisive = match is_condition && !membership.negated {
+            true => vec![Decisive::Matches],
+            false => self.decisive(membership)?,
+        };
+        if decisive.len() > 1 && membership.is_computed_once()? {
+            if is_condition {
+                return Ok(!self.mark(membership, Decisive::IsNotFalse)?);
             }
+            decisive = vec![Decisive::Matches, Decisive::IsUnknown];
         }
+        let is_true = self.mark(membership, Decisive::Matches)?;
+        let unknown = decisive.into_iter().filter(|d| *d != Decisive::Matches);
+        let unknown = unknown.map(|decisive| self.mark(membership, decisive));
+        let unknown = unknown.collect::<Result<Vec<_>>>()?;
         let found = match disjunction(unknown) {
             Some(is_unknown) => when(is_true, lit(true))
                 .when(is_unknown, lit(ScalarValue::Boolean(None)))
@@ -210,9 +224,11 @@ impl<'a> Input<'a> {
     fn decisive(&self, membership: &Membership) -> Result<Vec<Decisive>> {
         let decisive = membership.decisive(self.plan.schema())?;
         let rows = &membership.subquery.subquery;
-        if decisive.len() > 1 && is_volatile(rows, &|e| self.lifting.repeats(e))? {
+        if decisive.len() > 1
+            && let Some(volatile) = volatile_in(rows, &|e| self.lifting.repeats(e))?
+        {
             return plan_err!(
-                "a subquery of IN, ANY or ALL has no plan where it may have NULL and a function whose value changes from \
+                "a subquery of IN, ANY or ALL that may have NULL has no plan with {volatile}, whose value changes from \
                  call to call: compare with columns that are NOT NULL"
             );
         }

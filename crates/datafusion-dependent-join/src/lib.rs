@@ -59,7 +59,10 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 
 pub use exprs::named;
-pub use outer::{from_outer, is_correlated, subquery_of, subquery_of_mut};
+pub use outer::{
+    from_outer, has_outer_subquery, is_correlated, outer_of, refers_to_outer, subquery_of,
+    subquery_of_mut,
+};
 pub use rule::{
     SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, has_some_row,
 };

@@ -1,8 +1,12 @@
 //! EXISTS, IN, ANY and ALL: whether a set has a row that matches.
 
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
-use datafusion::logical_expr::{Expr, ExprSchemable, Operator, Subquery, binary_expr};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
+
+use crate::domain::is_set;
+use crate::outer::subquery_of;
 
 /// Whether the rows of a subquery have one that matches.
 pub(crate) struct Membership {
@@ -72,6 +76,12 @@ impl Membership {
         }
     }
 
+    /// Whether the set is computed once only. Otherwise there is a join for each decisive condition, which finds rows
+    /// by their values; but sets within sets would be computed three times as often with each level.
+    pub(crate) fn is_computed_once(&self) -> Result<bool> {
+        Ok(sets_of(&self.subquery.subquery)? > MOST_SETS)
+    }
+
     /// The conditions on rows that decide, from the one that matters most. `outer` has the columns of the query around.
     pub(crate) fn decisive(&self, outer: &DFSchema) -> Result<Vec<Decisive>> {
         let mut all = vec![Decisive::Matches];
@@ -94,6 +104,8 @@ impl Membership {
             Decisive::Matches => binary_expr(expr.clone(), *op, value),
             Decisive::HasNull => value.is_null(),
             Decisive::OfNull => return None,
+            Decisive::IsUnknown => binary_expr(expr.clone(), *op, value).is_null(),
+            Decisive::IsNotFalse => binary_expr(expr.clone(), *op, value).is_not_false(),
         })
     }
 }
@@ -107,4 +119,37 @@ pub(crate) enum Decisive {
     HasNull,
     /// It is there, and what is compared with it is NULL.
     OfNull,
+    /// The comparison is NULL for it: `HasNull` or `OfNull`.
+    IsUnknown,
+    /// The comparison is true or NULL for it: any of the others.
+    IsNotFalse,
 }
+
+/// How often the sets of a plan are computed once its subqueries are joins.
+fn sets_of(plan: &LogicalPlan) -> Result<usize> {
+    let mut sets = 0;
+    plan.apply(|node| {
+        if let LogicalPlan::Join(join) = node {
+            sets += usize::from(is_set(join));
+        }
+        node.apply_expressions(|expr| {
+            expr.apply(|e| {
+                if let Some(membership) = Membership::of(e) {
+                    let within = sets_of(&membership.subquery.subquery)?;
+                    let is_split = membership.compared.is_some() && within <= MOST_SETS;
+                    sets += if is_split { 3 } else { 1 } * (1 + within);
+                    return Ok(TreeNodeRecursion::Jump);
+                }
+                if let Some(subquery) = subquery_of(e) {
+                    sets += 1 + sets_of(&subquery.subquery)?;
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(sets)
+}
+
+/// A set in which more than these are computed is computed once.
+const MOST_SETS: usize = 12;

@@ -37,7 +37,7 @@ fn collect_outer(
 }
 
 /// The columns of queries around it that a plan refers to, also in subqueries of its own.
-pub(crate) fn outer_of(plan: &LogicalPlan) -> Result<Vec<Column>> {
+pub fn outer_of(plan: &LogicalPlan) -> Result<Vec<Column>> {
     let mut found = vec![];
     collect_outer(plan, &[], &mut found)?;
     Ok(found)
@@ -56,6 +56,25 @@ pub(crate) fn has_outer(node: &LogicalPlan) -> Result<bool> {
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(has_outer)
+}
+
+/// Whether an expression over the columns of `rows` refers to columns of queries around it, also in subqueries of its
+/// own.
+pub fn refers_to_outer(expr: &Expr, rows: &DFSchemaRef) -> Result<bool> {
+    let mut found = vec![];
+    collect_outer_of(expr, &[], &[Arc::clone(rows)], &mut found)?;
+    Ok(!found.is_empty())
+}
+
+/// Whether a subquery in an expression over the columns of `rows` refers to columns of queries further out.
+pub fn has_outer_subquery(expr: &Expr, rows: &DFSchemaRef) -> Result<bool> {
+    expr.exists(|e| {
+        let Some(subquery) = subquery_of(e) else {
+            return Ok(false);
+        };
+        let outer = outer_of(&subquery.subquery)?;
+        Ok(outer.iter().any(|column| !rows.has_column(column)))
+    })
 }
 
 /// Appends the outer columns of an expression of `node`.

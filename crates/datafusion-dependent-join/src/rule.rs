@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue, Spans};
 use datafusion::logical_expr::{
-    Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, UserDefinedLogicalNode,
-    check_subquery_expr,
+    Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
+    UserDefinedLogicalNode, check_subquery_expr,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::branches::{CannotFail, only_compares};
-use crate::domain::{is_set, is_volatile, source};
+use crate::domain::{RepeatsRows, is_set, source, volatile_in};
 use crate::elimination::Elimination;
 use crate::elimination::joins::join_of;
 use crate::evaluated_once::grouped_rows;
@@ -63,7 +63,7 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
         };
         let mut is_new = false;
         let lifted = plan.transform_up_with_subqueries(|node| {
-            let lifted = lift(node, &lifting)?;
+            let lifted = lift(with_lateral(node)?, &lifting)?;
             is_new |= lifted.transformed;
             match is_new {
                 // Values of subqueries may be NULL.
@@ -73,6 +73,40 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
         });
         Ok(lifted?.data)
     }
+}
+
+/// A join whose right side refers to the left one, as a lateral join. DataFusion's SQL planner does not see it where
+/// only subqueries of that side do.
+fn with_lateral(node: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Join(join) = &node else {
+        return Ok(node);
+    };
+    if lateral(&join.right).is_some() {
+        return Ok(node);
+    }
+    let left = join.left.schema();
+    let outer = outer_of(&join.right)?;
+    if !outer.iter().any(|column| left.has_column(column)) {
+        return Ok(node);
+    }
+    let subquery = |plan: &Arc<LogicalPlan>| {
+        LogicalPlan::Subquery(Subquery {
+            outer_ref_columns: plan.all_out_ref_exprs(),
+            subquery: Arc::clone(plan),
+            spans: Spans::new(),
+        })
+    };
+    let right = match join.right.as_ref() {
+        LogicalPlan::SubqueryAlias(alias) => LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(
+            Arc::new(subquery(&alias.input)),
+            alias.alias.clone(),
+        )?),
+        _ => subquery(&join.right),
+    };
+    Ok(LogicalPlan::Join(Join {
+        right: Arc::new(right),
+        ..join.clone()
+    }))
 }
 
 /// The subqueries that DataFusion rejects.
@@ -183,6 +217,7 @@ impl OptimizerRule for SubqueriesToLateralJoins {
             repeats: self.repeats,
             cannot_fail: self.cannot_fail,
             is_joined: self.is_joined,
+            repeats_rows: |_| false,
             config,
         };
         lift(plan, &not_planned)
@@ -194,6 +229,7 @@ struct NotPlanned<'a> {
     repeats: fn(&Expr) -> bool,
     cannot_fail: CannotFail,
     is_joined: IsJoined,
+    repeats_rows: RepeatsRows,
     config: &'a dyn OptimizerConfig,
 }
 
@@ -208,6 +244,10 @@ impl Lifting for NotPlanned<'_> {
 
     fn cannot_fail(&self) -> CannotFail {
         self.cannot_fail
+    }
+
+    fn repeats_rows(&self) -> RepeatsRows {
+        self.repeats_rows
     }
 
     fn is_joined(&self, subquery: &LogicalPlan, outer: &DFSchema) -> bool {
@@ -238,6 +278,8 @@ pub struct UnnestDependentJoins {
     /// Whether each row of a node is one of its first input, with further columns behind, and depends on no other row
     /// of that input.
     pub extends: fn(&dyn UserDefinedLogicalNode) -> bool,
+    /// Whether a node has the same rows whenever its inputs have. They may then be computed twice.
+    pub repeats_rows: fn(&dyn UserDefinedLogicalNode) -> bool,
 }
 
 impl Default for UnnestDependentJoins {
@@ -246,6 +288,7 @@ impl Default for UnnestDependentJoins {
             repeats: |_| false,
             cannot_fail: only_compares,
             extends: |_| false,
+            repeats_rows: |_| false,
         }
     }
 }
@@ -265,10 +308,7 @@ impl OptimizerRule for UnnestDependentJoins {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        if let LogicalPlan::Join(join) = &plan
-            && let Some(subquery) = lateral(&join.right)
-            && let Some(unnested) = found_now(self.unnested(join, &subquery.subquery, config))?
-        {
+        if let Some(unnested) = self.unnest(&plan, config)? {
             return Ok(Transformed::yes(unnested));
         }
         // The domain of a query around may have become the outer side of a subquery.
@@ -276,13 +316,51 @@ impl OptimizerRule for UnnestDependentJoins {
             repeats: self.repeats,
             cannot_fail: self.cannot_fail,
             is_joined: |_, _, _| false,
+            repeats_rows: self.repeats_rows,
             config,
         };
-        lift(plan, &not_planned)
+        let lifted = lift(plan, &not_planned)?;
+        // What is below the join is visited next, the join itself is not.
+        match lifted.transformed {
+            true => lifted.transform_data(|plan| {
+                let unnested = self.unnest(&plan, config)?;
+                Ok(Transformed::yes(unnested.unwrap_or(plan)))
+            }),
+            false => Ok(lifted),
+        }
     }
 }
 
 impl UnnestDependentJoins {
+    fn unnest(
+        &self,
+        plan: &LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Option<LogicalPlan>> {
+        match plan {
+            LogicalPlan::Join(join) => match lateral(&join.right) {
+                Some(subquery) => found_now(self.unnested(join, &subquery.subquery, config)),
+                None => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Refuses with the outer column whose values may be others when they are computed again.
+    fn no_domain<T>(&self, left: &LogicalPlan, outer: &[Column]) -> Found<T> {
+        let mut reason = "outer columns".to_string();
+        for column in outer {
+            if source(left, columns(vec![column.clone()]), self.repeats_rows)?.is_none() {
+                reason = column.flat_name();
+                break;
+            }
+        }
+        refuse(format!(
+            "{reason} may have other values when computed again; write the rows that have it into a table first, with \
+             CREATE TABLE … AS SELECT …"
+        ))
+    }
+
     fn unnested(
         &self,
         join: &Join,
@@ -311,7 +389,7 @@ impl UnnestDependentJoins {
         if !subquery.get_parameter_names()?.is_empty() {
             return wait("it has parameters without values");
         }
-        if is_set(join) || !is_volatile(subquery, &self.repeats)? {
+        if is_set(join) || volatile_in(subquery, &self.repeats)?.is_none() {
             match Rows::of(join, config) {
                 Ok(rows) => return Ok(with_conditions(join, &rows)?),
                 Err(Refusal::Error(error)) => return Err(error.into()),
@@ -325,17 +403,21 @@ impl UnnestDependentJoins {
             _ => None,
         };
         let below = last.as_ref().map_or(subquery, |last| last.plan);
-        if is_volatile(below, &self.repeats)? {
-            return refuse("it has a function whose value changes from call to call");
+        if let Some(volatile) = volatile_in(below, &self.repeats)? {
+            return refuse(format!(
+                "the value of {volatile} changes from call to call; write it into a table first, with CREATE TABLE … \
+                 AS SELECT …, {volatile} AS r FROM …"
+            ));
         }
         let kept = join.left.schema().fields().len();
-        let Some(source) = source(&join.left, columns(outer.clone()))? else {
+        let Some(source) = source(&join.left, columns(outer.clone()), self.repeats_rows)? else {
             let Some(last) = &last else {
-                return refuse(
-                    "its outer columns may have other values when they are computed again",
-                );
+                return self.no_domain(&join.left, &outer);
             };
-            let (plan, values) = grouped_rows(join, last, config)?;
+            let (plan, values) = match grouped_rows(join, last, config) {
+                Err(Refusal::Never(_)) => return self.no_domain(&join.left, &outer),
+                found => found?,
+            };
             return Ok(with_names(last.above(plan, kept, values, config)?, join)?);
         };
         let elimination = Elimination {

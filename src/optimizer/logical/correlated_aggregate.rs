@@ -15,7 +15,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, cast, lit};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion_dependent_join::{from_outer, is_correlated};
+use datafusion_dependent_join::{from_outer, has_outer_subquery, is_correlated, refers_to_outer};
 
 use crate::common::sql_text::{clause, sql_text};
 use crate::expr::range_calls::is_volatile;
@@ -361,11 +361,17 @@ impl Filtered {
         let mut plan = input;
         loop {
             if let LogicalPlan::Filter(filter) = plan {
-                let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
-                let (outer, others): (Vec<_>, Vec<_>) =
-                    conjuncts.partition(|c| constants == Constants::Bound || c.contains_outer());
-                conditions.extend(outer);
-                inner.extend(others);
+                let rows = filter.input.schema();
+                for conjunct in split_conjunction(&filter.predicate) {
+                    let is_outer =
+                        constants == Constants::Bound || refers_to_outer(conjunct, rows)?;
+                    let to = if is_outer {
+                        &mut conditions
+                    } else {
+                        &mut inner
+                    };
+                    to.push(conjunct.clone());
+                }
                 plan = &filter.input;
                 continue;
             }
@@ -382,6 +388,12 @@ impl Filtered {
         let mut all = exprs.iter().chain(&inner);
         if let Some(volatile) = all.find(|e| is_volatile(e)) {
             return reject(format!("{} is another each time", sql_text(volatile)));
+        }
+        for expr in exprs.iter().chain(&conditions) {
+            if has_outer_subquery(expr, plan.schema())? {
+                let text = sql_text(expr);
+                return reject(format!("{text} has a subquery about the query around both"));
+            }
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {

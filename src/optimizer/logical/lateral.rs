@@ -26,7 +26,7 @@ use datafusion::common::{Column, DFSchema, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery, lit};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
-use datafusion_dependent_join::named;
+use datafusion_dependent_join::{is_correlated, named};
 
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
@@ -86,7 +86,9 @@ fn all_columns(plan: &LogicalPlan) -> Option<&LogicalPlan> {
 /// The subquery, if this side of a join is a subquery that refers to the other side.
 pub(crate) fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     match plan {
-        LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty() => Some(subquery),
+        LogicalPlan::Subquery(subquery) => is_correlated(&subquery.subquery)
+            .is_ok_and(|is| is)
+            .then_some(subquery),
         LogicalPlan::SubqueryAlias(alias) => lateral(&alias.input),
         _ => None,
     }

@@ -26,7 +26,7 @@ use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion_dependent_join::{subquery_of, subquery_of_mut};
+use datafusion_dependent_join::{outer_of, subquery_of, subquery_of_mut};
 
 use crate::expr::range_calls::is_volatile;
 use crate::optimizer::logical::common::names::{restore_columns, unused_name};
@@ -165,14 +165,9 @@ impl Columns<'_> {
 
     /// Whether a subquery refers to the outer query and not to these rows, and is the same each time.
     fn is_outer(&self, subquery: &Subquery, rows: &DFSchema) -> Result<bool> {
-        let mut columns = subquery.outer_ref_columns.iter();
-        let is_outer = |e: &Expr| match e {
-            Expr::OuterReferenceColumn(_, column) => {
-                self.outer.has_column(column) && !rows.has_column(column)
-            }
-            _ => false,
-        };
-        if subquery.outer_ref_columns.is_empty() || !columns.all(is_outer) {
+        let columns = outer_of(&subquery.subquery)?;
+        let is_outer = |column: &Column| self.outer.has_column(column) && !rows.has_column(column);
+        if columns.is_empty() || !columns.iter().all(is_outer) {
             return Ok(false);
         }
         let varies = |node: &LogicalPlan| has_expression(node, is_volatile);

@@ -246,6 +246,13 @@ const FAULTS: &[Fault] = &[
         right: &["true"],
         wrong: &["false"],
     },
+    // A window that is ordered by a comparison of an expression with a part of it.
+    Fault {
+        options: &[],
+        sql: "SELECT row_number() OVER (PARTITION BY id ORDER BY v <= 2 * v) FROM t",
+        right: &["1", "1"],
+        wrong: &["does not satisfy order requirements"],
+    },
     // The name of a subquery in a SELECT list.
     Fault {
         options: &[],

@@ -309,8 +309,23 @@ async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
         None if !optimizer.prefer_hash_join && error.contains(SORT_MERGE) => {
             Outcome::Refused("a condition of a sort-merge join")
         }
+        None if is_ordered_by_comparison(&error) => {
+            Outcome::Refused("a window that is ordered by a comparison")
+        }
         None => Outcome::Wrong(error, String::new()),
     }
+}
+
+/// Whether a plan fails for the order of a window function, which is that of a comparison.
+fn is_ordered_by_comparison(error: &str) -> bool {
+    let mut orders = error.split("ORDER BY [").skip(1);
+    error.contains("does not satisfy order requirements")
+        && orders.any(|order| {
+            let (keys, _) = order.split_once(']').unwrap_or((order, ""));
+            [" < ", " <= ", " > ", " >= "]
+                .iter()
+                .any(|op| keys.contains(op))
+        })
 }
 
 /// A session with the tables.

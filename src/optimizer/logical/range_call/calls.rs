@@ -10,7 +10,7 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{EmptyRelation, Expr, LogicalPlan, ScalarUDF};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion_dependent_join::from_outer;
+use datafusion_dependent_join::{from_outer, is_correlated, refers_to_outer};
 
 use crate::common::column_ref::ColumnRef;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
@@ -112,8 +112,10 @@ impl<'a> Calls<'a> {
     /// may need the results of layers before this one.
     fn project(&mut self, bound: &Expr, layer: usize) -> Result<Expr> {
         let needs_projection = bound.exists(|e| {
-            Ok(is_in_or_exists(e)
-                || matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
+            Ok(match e {
+                Expr::ScalarSubquery(subquery) => is_correlated(&subquery.subquery)?,
+                other => is_in_or_exists(other),
+            })
         })?;
         if !needs_projection {
             return Ok(bound.clone());
@@ -134,7 +136,7 @@ impl<'a> Calls<'a> {
 
     /// The layer of a call with this bound, or `None` if the bound has columns of another input.
     fn layer(&self, bound: &Expr) -> Option<usize> {
-        if bound.contains_outer() {
+        if refers_to_outer(bound, &self.schema).unwrap_or(true) {
             return None;
         }
         let layers = bound.column_refs().into_iter().map(|column| {
@@ -294,7 +296,7 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
             let field = udf.names().field(name, &column)?;
             Ok((Source::Table(TableColumn(column)), field))
         }
-        Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
+        Expr::ScalarSubquery(subquery) if !is_correlated(&subquery.subquery)? => {
             let plan = &subquery.subquery;
             if plan.schema().fields().len() != 1 {
                 return plan_err!(

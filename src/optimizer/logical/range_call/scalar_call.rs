@@ -28,6 +28,7 @@ use datafusion::logical_expr::{
     lit,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion_dependent_join::is_correlated;
 
 use crate::expr::range_calls::calls_range_function;
 use crate::optimizer::logical::common::conditional::map_conjuncts;
@@ -68,7 +69,7 @@ impl TreeNodeRewriter for TakeCalls<'_> {
 
     fn f_down(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         let next = match &plan {
-            LogicalPlan::Subquery(s) if !s.outer_ref_columns.is_empty() => TreeNodeRecursion::Jump,
+            LogicalPlan::Subquery(s) if is_correlated(&s.subquery)? => TreeNodeRecursion::Jump,
             _ => TreeNodeRecursion::Continue,
         };
         Ok(Transformed::new(plan, false, next))
