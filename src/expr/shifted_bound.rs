@@ -22,7 +22,8 @@ use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integ
 use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
-/// so with the value plus the offset. NULL if there is none.
+/// so with the value plus the offset. NULL if there is none. An integer that is the offset of an integer may be a text:
+/// one of more than 64 bits is.
 ///
 /// A sum that is finer than the value's unit is rounded down to it. Days and months are added in the calendar of the
 /// value's time zone: where the clocks leave a time out, the bound is the first one after it, and where they show it
@@ -130,6 +131,10 @@ impl ScalarUDFImpl for ZonedSumUdf {
         &self.signature
     }
 
+    fn is_strict(&self) -> bool {
+        true
+    }
+
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
         match arg_types {
             [timestamp @ DataType::Timestamp(_, Some(_)), _] => Ok(timestamp.clone()),
@@ -142,13 +147,42 @@ impl ScalarUDFImpl for ZonedSumUdf {
             return internal_err!("a constant interval is added to a timestamp");
         };
         let timestamps = timestamps.to_array(args.number_rows)?;
-        let data_type = timestamps.data_type();
-        let key_type = data_type.clone();
-        let sum = Sum::try_new(data_type, Comparison::AtLeast, Some(interval), key_type)?;
-        let sums = integers(&timestamps)?.into_iter();
-        let sums: Vec<_> = sums.map(|timestamp| Some(sum.of(timestamp?))).collect();
-        Ok(ColumnarValue::Array(of_type(&sums, data_type)?))
+        let sums = sums(&timestamps, interval)?;
+        let sums = of_type(&sums, timestamps.data_type())?;
+        Ok(ColumnarValue::Array(sums))
     }
+}
+
+/// Timestamps plus an interval as integers, which may be beyond their type.
+fn sums(timestamps: &ArrayRef, interval: &ScalarValue) -> Result<Vec<Option<i128>>> {
+    let data_type = timestamps.data_type();
+    let key_type = data_type.clone();
+    let sum = Sum::try_new(data_type, Comparison::AtLeast, Some(interval), key_type)?;
+    let timestamps = integers(timestamps)?.into_iter();
+    Ok(timestamps
+        .map(|timestamp| Some(sum.of(timestamp?)))
+        .collect())
+}
+
+/// Timestamps plus an interval, as [`ZonedSumUdf`] adds them but with the last time of the type where a sum is beyond
+/// that, and for which rows it is.
+pub(crate) fn saturating_sums(
+    timestamps: &ArrayRef,
+    interval: IntervalMonthDayNano,
+) -> Result<(ArrayRef, Vec<bool>)> {
+    let sums = sums(
+        timestamps,
+        &ScalarValue::IntervalMonthDayNano(Some(interval)),
+    )?;
+    let (least, greatest) = (i128::from(i64::MIN), i128::from(i64::MAX));
+    let clamp = |sum: &Option<i128>| sum.map(|sum| sum.clamp(least, greatest));
+    let clamped: Vec<_> = sums.iter().map(clamp).collect();
+    let beyond = clamped
+        .iter()
+        .zip(&sums)
+        .map(|(clamped, sum)| clamped != sum);
+    let beyond = beyond.collect();
+    Ok((of_type(&clamped, timestamps.data_type())?, beyond))
 }
 
 /// A sum with an offset, and its conversion to a key.
@@ -212,6 +246,10 @@ impl Sum {
         let offset = match (kind, offset) {
             (Kind::Integer, Some(ScalarValue::Int64(Some(offset)))) => {
                 Offset::Length(i128::from(*offset))
+            }
+            // SQL has no integer literal for those of more than 64 bits.
+            (Kind::Integer, Some(text)) if let Some(length) = integer_in(text) => {
+                Offset::Length(length)
             }
             (Kind::Instant, Some(ScalarValue::IntervalMonthDayNano(Some(offset))))
                 if offset.months != 0 || offset.days != 0 && zone.is_some() =>
@@ -284,6 +322,12 @@ impl Sum {
             }
         }
     }
+}
+
+/// The integer that a text is, which is short enough to be added to any key.
+fn integer_in(text: &ScalarValue) -> Option<i128> {
+    let integer: i128 = text.try_as_str()??.parse().ok()?;
+    Some(integer.clamp(i128::MIN / 4, i128::MAX / 4))
 }
 
 /// How many days the calendar repeats itself after.

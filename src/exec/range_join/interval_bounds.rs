@@ -17,6 +17,7 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use crate::expr::shifted_bound::ZonedSumUdf;
+use crate::expr::ticks::opposite;
 
 /// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same.
 /// `schema` is the input of the expression.
@@ -61,14 +62,6 @@ fn with_duration_or_zone(sum: &BinaryExpr, schema: &Schema) -> Result<Option<Phy
         vec![Arc::clone(sum.left()), Arc::new(Literal::new(interval))];
     let sum = ScalarFunctionExpr::try_new(function, operands, schema, Arc::default())?;
     Ok(Some(Arc::new(sum)))
-}
-
-fn opposite(interval: IntervalMonthDayNano) -> Option<IntervalMonthDayNano> {
-    Some(IntervalMonthDayNano::new(
-        interval.months.checked_neg()?,
-        interval.days.checked_neg()?,
-        interval.nanoseconds.checked_neg()?,
-    ))
 }
 
 /// The sum with a duration in place of its interval; `None` if the unit has none.
