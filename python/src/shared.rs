@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
 use crate::foreign_exec::HideForeignPlans;
+use crate::numbered_rows::NumberRowsInOrder;
 use crate::ordered_categories::OrderedCategories;
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
@@ -102,6 +103,7 @@ impl Shared {
             .with_physical_optimizer_rule(Arc::new(MergeRuns));
         let rules = state.physical_optimizers().get_or_insert_default();
         rules.rules.insert(0, Arc::new(HideForeignPlans));
+        rules.rules.insert(1, Arc::new(NumberRowsInOrder));
         let ctx = SessionContext::new_with_state(state.build());
         // In the order of their names, since a cache has a time to live only where it has a limit.
         for (name, value) in settings {

@@ -22,10 +22,10 @@ use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integ
 use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
-/// so with the value plus the offset. NULL if there is none. An integer that is the offset of an integer may be a text:
-/// one of more than 64 bits is.
+/// so with the value plus the offset. NULL if there is none. An offset of more than 64 bits is a text: of an integer, or
+/// of the nanoseconds of a time.
 ///
-/// A sum that is finer than the value's unit is rounded down to it. Days and months are added in the calendar of the
+/// A sum that is finer than the value's unit is rounded down to it, unless a date is compared with timestamps. Days and months are added in the calendar of the
 /// value's time zone: where the clocks leave a time out, the bound is the first one after it, and where they show it
 /// twice, the first of both.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -187,6 +187,9 @@ pub(crate) fn saturating_sums(
 
 /// A sum with an offset, and its conversion to a key.
 struct Sum {
+    /// How many units of the sum one of the value has.
+    ticks_of_value: i128,
+    /// The nanoseconds of a unit of the sum, or 1.
     tick: i128,
     zone: Option<Tz>,
     offset: Offset,
@@ -194,7 +197,7 @@ struct Sum {
 }
 
 enum Offset {
-    /// In units of the value.
+    /// In units of the sum.
     Length(i128),
     Calendar(IntervalMonthDayNano),
 }
@@ -229,7 +232,7 @@ impl Sum {
             DataType::Dictionary(_, value) => value.as_ref(),
             other => other,
         };
-        let (Some((kind, tick)), Some((key_kind, key_tick))) =
+        let (Some((kind, value_tick)), Some((key_kind, key_tick))) =
             (ticks(value_type), ticks(&key_type))
         else {
             return plan_err!(
@@ -239,6 +242,9 @@ impl Sum {
         if kind != key_kind || has_zone(value_type) != has_zone(&key_type) {
             return plan_err!("rmq_bound: a {value_type} is compared with no {key_type}");
         }
+        // A date is its midnight, which is compared with timestamps.
+        let is_midnight = *value_type == DataType::Date32 && key_tick < value_tick;
+        let tick = if is_midnight { key_tick } else { value_tick };
         let zone = match value_type {
             DataType::Timestamp(_, Some(zone)) => Some(zone.parse::<Tz>()?),
             _ => None,
@@ -247,9 +253,12 @@ impl Sum {
             (Kind::Integer, Some(ScalarValue::Int64(Some(offset)))) => {
                 Offset::Length(i128::from(*offset))
             }
-            // SQL has no integer literal for those of more than 64 bits.
+            // What SQL has no literal for: integers of more than 64 bits, and nanoseconds of as many.
             (Kind::Integer, Some(text)) if let Some(length) = integer_in(text) => {
                 Offset::Length(length)
+            }
+            (_, Some(text)) if let Some(length) = integer_in(text) => {
+                Offset::Length(length.div_euclid(tick))
             }
             (Kind::Instant, Some(ScalarValue::IntervalMonthDayNano(Some(offset))))
                 if offset.months != 0 || offset.days != 0 && zone.is_some() =>
@@ -271,6 +280,7 @@ impl Sum {
             (key_tick, tick)
         };
         Ok(Self {
+            ticks_of_value: value_tick / tick,
             tick,
             zone,
             offset,
@@ -310,8 +320,9 @@ impl Sum {
         Ok(Some(make_array(keys)))
     }
 
-    /// The value plus the offset, in units of the value; beyond all keys where the calendar ends.
+    /// The value plus the offset, in units of the sum; beyond all keys where the calendar ends.
     fn of(&self, value: i128) -> i128 {
+        let value = value * self.ticks_of_value;
         match self.offset {
             Offset::Length(length) => value + length,
             Offset::Calendar(interval) => {
