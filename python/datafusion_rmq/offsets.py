@@ -191,11 +191,15 @@ def _ends_before(low: Shift, high: Shift, sides: Sides, keys: tuple[str, str]) -
     if (low.number is None) != (high.number is None):
         # A number is one of days.
         low, high = low.duration(), high.duration()
-    least, most = low.least_and_most()[0], high.least_and_most()[1]
-    if low.number is None and {sides.left.kind(keys[0]), sides.right.kind(keys[1])} == {"date"}:
-        # Sums are rounded down to days.
-        least, most = least // _DAY, most // _DAY
-    return least > most
+    if low.number is not None or {sides.left.kind(keys[0]), sides.right.kind(keys[1])} != {"date"}:
+        return low.least_and_most()[0] > high.least_and_most()[1]
+    # Days of dates have 24 hours, and sums are rounded down to them.
+    hours = {"days": 24, "weeks": 168}
+    low, high = (
+        Shift(None, tuple((count * hours.get(unit, 1), "hours" if unit in hours else unit) for count, unit in shift.parts))
+        for shift in (low, high)
+    )
+    return low.least_and_most()[0] // _DAY > high.least_and_most()[1] // _DAY
 
 
 def tolerance_of(tolerance: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
