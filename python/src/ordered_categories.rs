@@ -16,7 +16,7 @@ use datafusion::common::{Column, DFSchema, Result, plan_err};
 use datafusion::functions::{crypto, encoding, regex, string, unicode};
 use datafusion::logical_expr::expr::{Between, BinaryExpr, SetComparison};
 use datafusion::logical_expr::{
-    DdlStatement, Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr,
+    Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion_rmq::RangeFunction;
@@ -36,6 +36,22 @@ impl AnalyzerRule for OrderedCategories {
             carrying_columns(&plan, &Scope::default())?;
         }
         Ok(plan)
+    }
+}
+
+/// Checks that a table that is made of a query keeps the order of categories, which only columns that are marked do.
+///
+/// # Errors
+/// A planning error otherwise.
+pub fn check_created(query: &LogicalPlan) -> Result<()> {
+    if !has_categories(query)? {
+        return Ok(());
+    }
+    let carrying = carrying_columns(query, &Scope::default())?;
+    let mut columns = query.schema().fields().iter().zip(carrying);
+    match columns.find(|(field, carries)| *carries && !is_ordered(field)) {
+        Some((field, _)) => refuse(field.name(), "a comparison in the new table"),
+        None => Ok(()),
     }
 }
 
@@ -141,13 +157,6 @@ fn carrying_columns(plan: &LogicalPlan, outer: &Scope) -> Result<Vec<bool>> {
     carrying.resize(plan.schema().fields().len(), false);
     for (carrying, field) in carrying.iter_mut().zip(plan.schema().fields()) {
         *carrying |= is_ordered(field);
-    }
-    if let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) = plan {
-        let input = create.input.schema().fields().iter();
-        let mut input = input.zip(scope.inputs.iter().flat_map(|input| &input.carrying));
-        if let Some((field, _)) = input.find(|(field, carrying)| **carrying && !is_ordered(field)) {
-            return refuse(field.name(), "a comparison in the new table");
-        }
     }
     Ok(carrying)
 }

@@ -20,7 +20,7 @@ use tokio::sync::RwLock;
 
 use crate::foreign_exec::HideForeignPlans;
 use crate::numbered_rows::NumberRowsInOrder;
-use crate::ordered_categories::OrderedCategories;
+use crate::ordered_categories::{OrderedCategories, check_created};
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
 };
@@ -211,6 +211,7 @@ impl Shared {
         let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(mut create)) = plan else {
             return Ok(plan);
         };
+        check_created(&create.input)?;
         let replaces = create.or_replace && !create.if_not_exists;
         let exists = self.ctx.table_exist(create.name.clone())?;
         if !create.temporary && (replaces || !exists) {

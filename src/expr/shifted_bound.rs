@@ -19,7 +19,7 @@ use datafusion::logical_expr::{
 use rmq_engine::Comparison;
 
 use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integers, of_type};
-use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, ticks};
+use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, opposite, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
 /// so with the value plus the offset. NULL if there is none. An offset of more than 64 bits is a text: of an integer, or
@@ -333,6 +333,34 @@ impl Sum {
             }
         }
     }
+}
+
+/// Days and months that are added to a later time never give one that is so much earlier: by a day where a month is
+/// shorter, and by what clocks are set back.
+pub(crate) const MOST_BACK: IntervalMonthDayNano = IntervalMonthDayNano {
+    months: 0,
+    days: 0,
+    nanoseconds: 48 * 3_600_000_000_000,
+};
+
+/// What is added to times of this type in the calendar: months to any timestamps, and days where these have a time zone.
+pub(crate) fn calendar_offset(
+    key: &DataType,
+    offset: &ScalarValue,
+    forward: bool,
+) -> Option<IntervalMonthDayNano> {
+    let (DataType::Timestamp(_, zone), ScalarValue::IntervalMonthDayNano(Some(offset))) =
+        (key, offset)
+    else {
+        return None;
+    };
+    let is_of_calendar = offset.months != 0 || zone.is_some() && offset.days != 0;
+    let added = if forward {
+        Some(*offset)
+    } else {
+        opposite(*offset)
+    };
+    added.filter(|_| is_of_calendar)
 }
 
 /// The integer that a text is, which is short enough to be added to any key.

@@ -7,21 +7,13 @@ use arrow::array::{Array, ArrayRef, DynComparator, make_comparator, new_empty_ar
 use arrow::buffer::NullBuffer;
 use arrow::compute::kernels::numeric::{add, sub};
 use arrow::compute::{SortOptions, cast};
-use arrow::datatypes::{DataType, IntervalMonthDayNano};
+use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
 
 use crate::expr::decimal_average::decimal_digits;
-use crate::expr::shifted_bound::saturating_sums;
+use crate::expr::shifted_bound::{MOST_BACK, calendar_offset, saturating_sums};
 use crate::expr::ticks::opposite;
-
-/// Keys that come later are never so much earlier when days or months are added to them: by a day where a month is
-/// shorter, and by what clocks are set back.
-const MOST_BACK: IntervalMonthDayNano = IntervalMonthDayNano {
-    months: 0,
-    days: 0,
-    nanoseconds: 48 * 3_600_000_000_000,
-};
 
 /// The frames of rows of sorted groups.
 pub(crate) struct FrameBounds {
@@ -354,26 +346,6 @@ impl Beyond {
             Ordering::Greater
         }
     }
-}
-
-/// What is added to keys of this type in the calendar: months to any timestamps, and days where these have a time zone.
-fn calendar_offset(
-    key: &DataType,
-    offset: &ScalarValue,
-    forward: bool,
-) -> Option<IntervalMonthDayNano> {
-    let (DataType::Timestamp(_, zone), ScalarValue::IntervalMonthDayNano(Some(offset))) =
-        (key, offset)
-    else {
-        return None;
-    };
-    let is_of_calendar = offset.months != 0 || zone.is_some() && offset.days != 0;
-    let added = if forward {
-        Some(*offset)
-    } else {
-        opposite(*offset)
-    };
-    added.filter(|_| is_of_calendar)
 }
 
 /// The type of keys with `offset` added or subtracted.
