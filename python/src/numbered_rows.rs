@@ -1,7 +1,7 @@
 //! The numbers of a table's rows: those of the order in which one thread reads it.
 //!
-//! The join functions order their rows as those of the left table, which `row_number() OVER ()` numbers if it has a name.
-//! `DataFusion` reads a table by several threads, and numbers the rows as they come.
+//! The join functions order their rows as those of the left table, which `row_number() OVER ()` numbers if it has a
+//! name. `DataFusion` reads a table by several threads, and numbers the rows as they come.
 //!
 //! ```text
 //!   BoundedWindowAggExec: row_number()          BoundedWindowAggExec: row_number()

@@ -22,12 +22,12 @@ use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integ
 use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, opposite, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
-/// so with the value plus the offset. NULL if there is none. An offset of more than 64 bits is a text: of an integer, or
-/// of the nanoseconds of a time.
+/// so with the value plus the offset. NULL if there is none. An offset of more than 64 bits is a text: of an integer,
+/// or of the nanoseconds of a time.
 ///
-/// A sum that is finer than the value's unit is rounded down to it, unless a date is compared with timestamps. Days and months are added in the calendar of the
-/// value's time zone: where the clocks leave a time out, the bound is the first one after it, and where they show it
-/// twice, the first of both.
+/// A sum that is finer than the value's unit is rounded down to it, unless a date is compared with timestamps. Days and
+/// months are added in the calendar of the value's time zone: where the clocks leave a time out, the bound is the first
+/// one after it, and where they show it twice, the first of both.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShiftedBoundUdf {
     signature: Signature,
@@ -343,7 +343,8 @@ pub(crate) const MOST_BACK: IntervalMonthDayNano = IntervalMonthDayNano {
     nanoseconds: 48 * 3_600_000_000_000,
 };
 
-/// What is added to times of this type in the calendar: months to any timestamps, and days where these have a time zone.
+/// What is added to times of this type in the calendar: months to any timestamps, and days where these have a time
+/// zone.
 pub(crate) fn calendar_offset(
     key: &DataType,
     offset: &ScalarValue,

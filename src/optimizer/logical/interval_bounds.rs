@@ -1,5 +1,5 @@
-//! Bounds that may be beyond all times: sums of a time and a product of an interval and a number, and such products with
-//! which the difference of two times is compared.
+//! Bounds that may be beyond all times: sums of a time and a product of an interval and a number, and such products
+//! with which the difference of two times is compared.
 //!
 //! ```text
 //!   WHERE p.ts BETWEEN q.ts AND q.ts + q.seconds * INTERVAL '1 second'

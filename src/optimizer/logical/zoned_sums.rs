@@ -4,8 +4,8 @@
 //!   r.t <= l.t + INTERVAL '1 day'      r.t <= rmq_zoned_sum(l.t, INTERVAL '1 day')
 //! ```
 //!
-//! Where the clocks of the zone leave the sum out, or show it twice, DataFusion has an error. A bound of a range join is
-//! another time there, so that whether a query failed depended on the join that was chosen for it.
+//! Where the clocks of the zone leave the sum out, or show it twice, DataFusion has an error. A bound of a range join
+//! is another time there, so that whether a query failed depended on the join that was chosen for it.
 
 use arrow::datatypes::{DataType, IntervalMonthDayNano};
 use datafusion::common::config::ConfigOptions;
