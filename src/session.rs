@@ -289,6 +289,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             vec![
                 // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
                 Arc::new(RangeCallToLookup),
+                Arc::new(IntervalProductsToBounds),
                 // Before all rules for subqueries, which know the next query around one only.
                 Arc::new(NestedSubqueriesToColumns),
                 // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it

@@ -116,8 +116,11 @@ async fn frames_of_days_and_months_are_those_of_a_scan() {
                 ][random.below(4)]
             };
             let (mut start, mut stop) = (end(), end());
-            if let (Some((a, of)), Some((b, other))) = (start, stop)
-                && (a > b || a == b && (of.1, of.2) > (other.1, other.2))
+            let position = |(side, (_, months, days, minutes)): (i64, Distance)| {
+                (side * i64::from(months), side * days as i64, side * minutes)
+            };
+            if let (Some(one), Some(other)) = (start, stop)
+                && position(one) > position(other)
             {
                 (start, stop) = (stop, start);
             }

@@ -21,7 +21,7 @@ use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Cast, ScalarFunction};
 use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr};
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::expr::duration::DaysAsTimeUdf;
@@ -43,36 +43,54 @@ impl AnalyzerRule for IntervalProductsToBounds {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        if !RmqOptions::rewrites(config) {
-            return Ok(plan);
-        }
-        let plan = plan.transform_up_with_subqueries(|node| {
-            let schema = merge_schema(&node.inputs());
-            Ok(match node {
-                LogicalPlan::Filter(mut filter) => {
-                    let found = with_bounds(filter.predicate, &schema)?;
-                    filter.predicate = found.data;
-                    Transformed::new(LogicalPlan::Filter(filter), found.transformed, found.tnr)
-                }
-                LogicalPlan::Join(mut join) => {
-                    let mut transformed = false;
-                    if let Some(condition) = join.filter.take() {
-                        let found = with_bounds(condition, &schema)?;
-                        transformed = found.transformed;
-                        join.filter = Some(found.data);
-                    }
-                    let node = LogicalPlan::Join(join);
-                    if transformed {
-                        Transformed::yes(node)
-                    } else {
-                        Transformed::no(node)
-                    }
-                }
-                node => Transformed::no(node),
-            })
-        })?;
-        Ok(plan.data)
+        Ok(rewritten(plan, config)?.data)
     }
+}
+
+/// The same where PREPARE optimizes a statement, which it does not analyze.
+impl OptimizerRule for IntervalProductsToBounds {
+    fn name(&self) -> &'static str {
+        "rmq_interval_products_to_bounds"
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        rewritten(plan, &config.options())
+    }
+}
+
+fn rewritten(plan: LogicalPlan, config: &ConfigOptions) -> Result<Transformed<LogicalPlan>> {
+    if !RmqOptions::rewrites(config) {
+        return Ok(Transformed::no(plan));
+    }
+    plan.transform_up_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
+        Ok(match node {
+            LogicalPlan::Filter(mut filter) => {
+                let found = with_bounds(filter.predicate, &schema)?;
+                filter.predicate = found.data;
+                Transformed::new(LogicalPlan::Filter(filter), found.transformed, found.tnr)
+            }
+            LogicalPlan::Join(mut join) => {
+                let mut transformed = false;
+                if let Some(condition) = join.filter.take() {
+                    let found = with_bounds(condition, &schema)?;
+                    transformed = found.transformed;
+                    join.filter = Some(found.data);
+                }
+                let node = LogicalPlan::Join(join);
+                if transformed {
+                    Transformed::yes(node)
+                } else {
+                    Transformed::no(node)
+                }
+            }
+            node => Transformed::no(node),
+        })
+    })
 }
 
 /// A condition of which only the rows where it is TRUE count, with bounds in place of sums.
