@@ -146,15 +146,15 @@ async fn frames_of_days_and_months_are_those_of_a_scan() {
                     side => moved(of, distance, (side > 0) != is_descending, zone),
                 })
             };
-            let is_in_frame = |of: Option<i64>, key: Option<i64>| match (of, key) {
+            type Ends = (Option<i64>, Option<i64>);
+            let is_in_frame = |of: Option<Ends>, key: Option<i64>| match (of, key) {
                 (None, None) => true,
                 // One of both is before all others, or after them.
                 (None, Some(_)) if nulls_first => stop.is_none(),
                 (None, Some(_)) => start.is_none(),
                 (Some(_), None) if nulls_first => start.is_none(),
                 (Some(_), None) => stop.is_none(),
-                (Some(of), Some(key)) => {
-                    let (first, last) = (limit(of, start), limit(of, stop));
+                (Some((first, last)), Some(key)) => {
                     let (low, high) = if is_descending {
                         (last, first)
                     } else {
@@ -164,8 +164,9 @@ async fn frames_of_days_and_months_are_those_of_a_scan() {
                 }
             };
             let expected = keys.iter().enumerate().map(|(row, of)| {
+                let of = of.map(|of| (limit(of, start), limit(of, stop)));
                 let rows = keys.iter().enumerate();
-                let found = rows.filter(|(_, key)| is_in_frame(*of, **key));
+                let found = rows.filter(|(_, key)| is_in_frame(of, **key));
                 let found: Vec<i64> = found.map(|(found, _)| found as i64).collect();
                 let shown = |of: Option<i64>| of.map_or("NULL".to_string(), |of| of.to_string());
                 let sum = found.iter().copied().reduce(|a, b| a + b);
@@ -222,11 +223,13 @@ async fn joins_by_days_and_months_are_those_of_a_scan() {
                 format!("r.ts >= l.ts AND {} >= r.ts", sum[random.below(2)]),
             ];
             let sql = join.replace("$range", &range[random.below(2)]);
-            let is_in_range = |l: usize, r: usize| match (left[l], right[r]) {
-                (Some(of), Some(key)) => {
-                    of <= key
-                        && key <= moved(of, distance, true, Some(zone))
-                        && (kind != 1 || l != r)
+            let last = left
+                .iter()
+                .map(|of| of.map(|of| moved(of, distance, true, Some(zone))));
+            let last: Vec<Option<i64>> = last.collect();
+            let is_in_range = |l: usize, r: usize| match (left[l], last[l], right[r]) {
+                (Some(of), Some(last), Some(key)) => {
+                    of <= key && key <= last && (kind != 1 || l != r)
                 }
                 _ => false,
             };
