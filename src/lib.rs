@@ -137,6 +137,7 @@ pub mod parts {
     pub use crate::expr::range_udf::ranged_column;
     pub use crate::optimizer::logical::merge_states::MergedStates;
     pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
+    pub use crate::optimizer::physical::row_order::rows_in_order;
     pub use crate::planner::range_join_planner::plan_range_join;
     pub use crate::planner::statement::{parse_statement, prepare_statement, with_known_joins};
 }

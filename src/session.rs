@@ -60,6 +60,7 @@ use crate::optimizer::logical::range_call::scalar_call::RangeCallToLookup;
 use crate::optimizer::logical::renewed_schemas::RenewSchemas;
 use crate::optimizer::logical::time_differences::TimeDifferences;
 use crate::optimizer::logical::unused_aggregates::DropUnusedAggregates;
+use crate::optimizer::logical::zoned_sums::ZonedSums;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::physical::joins_to_range_joins::JoinToRangeJoin;
 use crate::optimizer::physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
@@ -247,8 +248,9 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 7] = [
+    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 8] = [
         Arc::new(TimeDifferences),
+        Arc::new(ZonedSums),
         Arc::new(CheckFrameCalls),
         Arc::new(ArgExtremesToFirstValues),
         Arc::new(IntervalProductsToBounds),
@@ -291,6 +293,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             vec![
                 // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
                 Arc::new(RangeCallToLookup),
+                Arc::new(IntervalProductsToBounds),
                 // Before all rules for subqueries, which know the next query around one only.
                 Arc::new(NestedSubqueriesToColumns),
                 // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it

@@ -56,7 +56,8 @@ def window_join(
     `nunique`, and `("bid", "quantile", 0.9)`.
 
     Frames are anything that exports an Arrow table, or the name of a table of `connection`. All columns and rows of
-    `left` are in the result, in their order; with `maintain_order=False` in no particular order, which takes less time.
+    `left` are in the result, in their order; with `maintain_order=False` in no particular order, which takes less time. The
+    rows of a table of `connection` are in the order in which one thread reads it: by file name, and as they are in each.
 
     >>> import polars as pl
     >>> trades = pl.DataFrame({"sym": ["A", "B"], "ts": [10, 20]})
@@ -69,7 +70,7 @@ def window_join(
     ends = _closed(closed)
     sides = Sides(left, right, connection, maintain_order)
     sides.check_keys("on", [keys])
-    sides.check_keys("by", pairs)
+    sides.check_equal_keys(pairs)
     probe, searched = Key.of(sides.left, keys[0]), Key.of(sides.right, keys[1])
     shifts = window_of(window, sides, keys)
     operators = [f"{sign}{equal}" for sign, equal in zip("><", ends)]
@@ -149,7 +150,7 @@ def asof_join(
     shown = suffix_pair(suffix, suffixes)
     sides = Sides(left, right, connection, maintain_order)
     sides.check_keys("on", [keys])
-    sides.check_keys("by", pairs)
+    sides.check_equal_keys(pairs)
     if direction == "nearest":
         sides.check_kinds("direction='nearest'", keys, NUMBERS | TIMES, "of which there is no distance")
     within = None if tolerance is None else tolerance_of(tolerance, sides, keys)
@@ -206,7 +207,7 @@ def overlap_join(
     left_interval = left_interval if left_on is None else _interval("left_on", left_on)
     right_interval = right_interval if right_on is None else _interval("right_on", right_on)
     sides = Sides(left, right, connection, maintain_order)
-    sides.check_keys("by", pairs)
+    sides.check_equal_keys(pairs)
     sides.check_keys("on", [(left_interval[0], right_interval[-1]), (left_interval[-1], right_interval[0])])
     if len(left_interval) == len(right_interval) == 1:
         raise ValueError(f"left_on={left_on!r}, right_on={right_on!r}: points are in intervals; one side at least needs a pair of columns")
@@ -215,8 +216,9 @@ def overlap_join(
     before = "<=" if closed else "<"
     starts_before_end = "<=" if len(right_interval) == 1 else before
     ends_after_start = "<=" if len(left_interval) == 1 else before
-    conditions.append(f"{sides.left.column(left_interval[0])} {starts_before_end} {sides.right.column(right_interval[-1])}")
-    conditions.append(f"{sides.right.column(right_interval[0])} {ends_after_start} {sides.left.column(left_interval[-1])}")
+    left_keys, right_keys = ([Key.of(side, name) for name in names] for side, names in ((sides.left, left_interval), (sides.right, right_interval)))
+    conditions.append(compared(left_keys[0], starts_before_end, right_keys[-1], Shift(0)))
+    conditions.append(compared(right_keys[0], ends_after_start, left_keys[-1], Shift(0)))
     right = {} if how in ("semi", "anti") else {"": (sides.right.number, sides.right.column)}
     selection = sides.selection({b for a, b in pairs if a == b}, shown, right)
     join = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}[how]

@@ -44,6 +44,7 @@ _TIMEDELTA64 = re.compile(r"m8\[(\d*)(\w+)\]")
 # Units of timedelta64 that are spelled otherwise, or are lengths.
 _UNITS64 = {**_UNITS, "D": ("hours", 24), "W": ("hours", 168), "M": ("months", 1), "Y": ("years", 1)}
 _SECOND = 10**9
+_DAY = 86_400 * _SECOND
 # The shortest and the longest of each unit in nanoseconds: days have 23 to 25 hours where clocks change.
 _LENGTHS = {
     "nanoseconds": (1, 1),
@@ -57,6 +58,8 @@ _LENGTHS = {
     "months": (671 * 3600 * _SECOND, 745 * 3600 * _SECOND),
     "years": (8759 * 3600 * _SECOND, 8785 * 3600 * _SECOND),
 }
+# Of months and of days.
+_CALENDAR_UNITS = (("months", "years"), ("days", "weeks"))
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,29 @@ class Shift:
         return f"{column} + {self.number!r}" if self.number > 0 else f"{column} - {-self.number!r}"
 
     def interval(self) -> str:
-        """A duration as SQL."""
-        return f"INTERVAL '{' '.join(f'{count} {unit}' for count, unit in self.parts)}'"
+        """A duration as SQL.
 
-    def fits_64_bits(self) -> bool:
-        """Whether it is a duration, or an integer of 64 bits."""
-        return self.number is None or isinstance(self.number, int) and abs(self.number) < 1 << 63
+        An interval of SQL has months and days of 32 bits and nanoseconds of 64.
+        """
+        text = " ".join(f"{count} {unit}" for count, unit in self.parts)
+        calendar = {"months": 1, "years": 12, "days": 1, "weeks": 7}
+        months, days = (sum(count * calendar[unit] for count, unit in self.parts if unit in units) for units in _CALENDAR_UNITS)
+        length = sum(count * _LENGTHS[unit][0] for count, unit in self.parts if unit not in calendar)
+        if max(abs(months), abs(days)) >= 1 << 31 or abs(length) >= 1 << 63:
+            raise ValueError(f"offset '{text}': it is too long; months and days have 32 bits each, shorter units nanoseconds of 64")
+        return f"INTERVAL '{text}'"
+
+    def added_exactly(self) -> str | None:
+        """What `rmq_bound` adds, as SQL: an integer, a duration, or a text of either that is too long for SQL. None for a
+        number that is not whole."""
+        if self.number is None:
+            least, most = self.least_and_most()
+            # Of one length, which needs no calendar.
+            return literal(str(least)) if least == most and abs(least) >= 1 << 63 else self.interval()
+        if not isinstance(self.number, int):
+            return None
+        # Keys have 64 bits, so that no difference of two has more than 65.
+        return repr(self.number) if abs(self.number) < 1 << 63 else literal(str(max(-1 << 65, min(self.number, 1 << 65))))
 
     def rounded(self, up: bool) -> "Shift":
         """The next whole number, for columns of integers."""
@@ -128,18 +148,22 @@ class Key:
 
 def bound_of(key: Key, operator: str, value: Key, shift: Shift) -> tuple[str, str]:
     """What a key is compared with if it is to compare so with a value plus an offset: an operator and SQL."""
+    kinds = {kind_of(key.type), kind_of(value.type)}
+    if kinds == {"time"} and key.type != value.type and shift.number == 0:
+        # SQL does not compare times of day of two units.
+        shift = Shift(None, ((0, "seconds"),))
     if shift.number == 0:
         return operator, value.sql
-    kinds = {kind_of(key.type), kind_of(value.type)}
     if kinds <= {"integer", "date"}:
         # A whole key is at least 2.5 if it is at least 3, and above 2.5 if it is above 2.
         shift = shift.rounded(up=operator in (">=", "<"))
     if kinds == {"date"}:
         shift = shift.duration()
-    has_bound = len(kinds) == 1 and kinds <= (TIMES if shift.number is None else {"integer"})
+    is_alike = len(kinds) == 1 or kinds == {"date", "timestamp"}
+    has_bound = is_alike and kinds <= (TIMES if shift.number is None else {"integer"})
+    offset = shift.added_exactly() if has_bound else None
     # Unlike a sum it does not overflow, nor pass midnight.
-    if has_bound and shift.fits_64_bits():
-        offset = repr(shift.number) if shift.number is not None else shift.interval()
+    if offset is not None:
         return f"{operator[0]}=", f"rmq_bound('{operator}', {value.sql}, {offset}, {literal(key.type)})"
     return operator, shift.added_to(value.sql)
 
@@ -157,9 +181,25 @@ def window_of(window: Any, sides: Sides, keys: tuple[str, str]) -> "tuple[Shift 
     if window == (None, None):
         raise ValueError("window=(None, None): one end at least is needed")
     low, high = (None if end is None else offset_of(f"window={window!r}", end, sides, keys) for end in window)
-    if low is not None and high is not None and low.least_and_most()[0] > high.least_and_most()[1]:
+    if low is not None and high is not None and _ends_before(low, high, sides, keys):
         raise ValueError(f"window={window!r}: it ends before it begins; the earlier end comes first")
     return low, high
+
+
+def _ends_before(low: Shift, high: Shift, sides: Sides, keys: tuple[str, str]) -> bool:
+    """Whether no key is in the window, whatever the clocks."""
+    if (low.number is None) != (high.number is None):
+        # A number is one of days.
+        low, high = low.duration(), high.duration()
+    if low.number is not None or {sides.left.kind(keys[0]), sides.right.kind(keys[1])} != {"date"}:
+        return low.least_and_most()[0] > high.least_and_most()[1]
+    # Days of dates have 24 hours, and sums are rounded down to them.
+    hours = {"days": 24, "weeks": 168}
+    low, high = (
+        Shift(None, tuple((count * hours.get(unit, 1), "hours" if unit in hours else unit) for count, unit in shift.parts))
+        for shift in (low, high)
+    )
+    return low.least_and_most()[0] // _DAY > high.least_and_most()[1] // _DAY
 
 
 def tolerance_of(tolerance: Any, sides: Sides, keys: tuple[str, str]) -> Shift:

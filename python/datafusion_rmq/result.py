@@ -197,6 +197,8 @@ class Result:
         >>> import pandas as pd
         >>> pd.DataFrame(result).columns.tolist()
         ['v']
+
+        pandas takes no columns from a result without rows; `to_pandas()` has them.
         """
         row = type("Row", (_Row,), {"__slots__": (), "_fields": tuple(self.columns)})
         for at in range(0, len(self), STEP):

@@ -191,6 +191,15 @@ class Sides:
                 types = f"{left!r} of left is {self.left.type(left)}, {right!r} of right is {self.right.type(right)}"
                 raise TypeError(f"{argument}: {types}, and these are not compared; cast one of them")
 
+    def check_equal_keys(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Checks that the columns of each pair can be equal."""
+        self.check_keys("by", pairs)
+        for left, right in pairs:
+            types = self.left.type(left), self.right.type(right)
+            if self.left.kind(left) == self.right.kind(right) == "time" and types[0] != types[1]:
+                shown = f"{left!r} of left is {types[0]}, {right!r} of right is {types[1]}"
+                raise TypeError(f"by: {shown}, and SQL compares no times of day of two units; cast one of them")
+
     def check_kinds(self, argument: str, keys: tuple[str, str], kinds: set[str], otherwise: str) -> None:
         """Checks that both range keys are of these kinds."""
         for side, key in zip((self.left, self.right), keys):

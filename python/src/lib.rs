@@ -18,6 +18,7 @@ mod foreign_exec;
 mod frame;
 mod gather;
 mod lent;
+mod numbered_rows;
 mod ordered_categories;
 mod params;
 mod placeholders;

@@ -19,7 +19,8 @@ use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
 use crate::foreign_exec::HideForeignPlans;
-use crate::ordered_categories::OrderedCategories;
+use crate::numbered_rows::NumberRowsInOrder;
+use crate::ordered_categories::{OrderedCategories, check_created};
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
 };
@@ -102,6 +103,7 @@ impl Shared {
             .with_physical_optimizer_rule(Arc::new(MergeRuns));
         let rules = state.physical_optimizers().get_or_insert_default();
         rules.rules.insert(0, Arc::new(HideForeignPlans));
+        rules.rules.insert(1, Arc::new(NumberRowsInOrder));
         let ctx = SessionContext::new_with_state(state.build());
         // In the order of their names, since a cache has a time to live only where it has a limit.
         for (name, value) in settings {
@@ -209,6 +211,7 @@ impl Shared {
         let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(mut create)) = plan else {
             return Ok(plan);
         };
+        check_created(&create.input)?;
         let replaces = create.or_replace && !create.if_not_exists;
         let exists = self.ctx.table_exist(create.name.clone())?;
         if !create.temporary && (replaces || !exists) {

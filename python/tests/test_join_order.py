@@ -75,6 +75,25 @@ def test_rows_in_the_order_of_tables():
         assert joined.to_polars()["ts"].to_list() == left["ts"].to_list()
 
 
+def test_rows_in_the_order_of_files(tmp_path):
+    size = 60_000
+    draw = random.Random(1)
+    table = pl.DataFrame({"id": range(size), "ts": [draw.randrange(1000) for _ in range(size)]})
+    for i, name in enumerate(("a", "b", "c")):
+        table[i * size // 3 : (i + 1) * size // 3].write_parquet(tmp_path / f"{name}.parquet", row_group_size=1000)
+    table.write_parquet(tmp_path.with_suffix(".parquet"), row_group_size=1000)
+    right = pl.DataFrame({"ts": [1, 500], "v": [1, 2]})
+    for path in (tmp_path, tmp_path.with_suffix(".parquet")):
+        for partitions in (2, 8):
+            con = rmq.connect(target_partitions=partitions)
+            con.read_parquet("l", str(path))
+            con.sql("CREATE VIEW filtered AS SELECT * FROM l WHERE ts < 900")
+            joined = rmq.asof_join("l", right, on="ts", connection=con).to_polars()
+            assert joined["id"].to_list() == table["id"].to_list()
+            joined = rmq.window_join("filtered", right, on="ts", window=(-1, 0), aggs={"n": "count(*)"}, connection=con).to_polars()
+            assert joined["id"].to_list() == table.filter(pl.col("ts") < 900)["id"].to_list()
+
+
 def labels(seed):
     draw = random.Random(seed)
     size = 50

@@ -39,6 +39,10 @@ impl AggregateUDFImpl for FirstLastUdf {
         &self.signature
     }
 
+    fn supports_null_handling_clause(&self) -> bool {
+        true
+    }
+
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
         match arg_types {
             [value] => Ok(value.clone()),

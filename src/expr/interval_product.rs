@@ -155,14 +155,12 @@ fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<Inter
     if factor.is_nan() || factor.abs() >= END_OF_INTEGERS {
         return Err(too_long(&factor));
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "it is between the least and the greatest integer"
-    )]
-    let integer = factor.trunc() as i64;
-    let part = factor.fract();
-    if part == 0.0 {
-        return product(interval, integer);
+    if factor.fract() == 0.0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "it is between the least and the greatest integer"
+        )]
+        return product(interval, factor as i64);
     }
     if interval.months != 0 {
         return Err(exec_datafusion_err!(
@@ -170,18 +168,32 @@ fn product_of_float(interval: IntervalMonthDayNano, factor: f64) -> Result<Inter
              '30 days'"
         ));
     }
-    let length = length(interval);
+    let nanoseconds = i64::try_from(length_times(length(interval), factor)?);
+    let nanoseconds = nanoseconds.map_err(|_| too_long(&factor))?;
+    Ok(IntervalMonthDayNano::new(0, 0, nanoseconds))
+}
+
+/// A length in nanoseconds times a factor; beyond 128 bits the last one.
+///
+/// # Errors
+/// An execution error for NaN.
+pub(super) fn length_times(length: i128, factor: f64) -> Result<i128> {
+    if factor.is_nan() {
+        return Err(too_long(&factor));
+    }
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
-        reason = "less than the length, which has 81 bits"
+        reason = "a factor beyond all integers becomes the last one, and the part is less than the length, which has 81 \
+                  bits"
     )]
-    let part = (length as f64 * part).round() as i128;
-    // Beyond 128 bits it is too long, too.
-    let nanoseconds = length.saturating_mul(i128::from(integer));
-    let nanoseconds = i64::try_from(nanoseconds.saturating_add(part));
-    let nanoseconds = nanoseconds.map_err(|_| too_long(&factor))?;
-    Ok(IntervalMonthDayNano::new(0, 0, nanoseconds))
+    let (whole, part) = (
+        factor.trunc() as i128,
+        (length as f64 * (factor - factor.trunc())).round(),
+    );
+    // Infinity has no part.
+    let part = if part.is_nan() { 0 } else { part as i128 };
+    Ok(length.saturating_mul(whole).saturating_add(part))
 }
 
 fn product(interval: IntervalMonthDayNano, factor: i64) -> Result<IntervalMonthDayNano> {

@@ -10,7 +10,7 @@ use crate::expr::distance::DistanceUdf;
 use crate::expr::duration::{DaysAsTimeUdf, SecondsUdf};
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
-use crate::expr::interval_bound::IntervalBoundUdf;
+use crate::expr::interval_bound::{Compared, IntervalBoundUdf};
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::late_error::{FallibleUdf, RaiseUdf};
@@ -27,7 +27,8 @@ use rmq_engine::{Comparison, Extreme};
 pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
     let mut scalars = vec![
         ScalarUDF::from(DaysAsTimeUdf::new()),
-        ScalarUDF::from(IntervalBoundUdf::new()),
+        ScalarUDF::from(IntervalBoundUdf::new(Compared::Sum)),
+        ScalarUDF::from(IntervalBoundUdf::new(Compared::Difference)),
         ScalarUDF::from(IntervalProductUdf::new()),
         ScalarUDF::from(NullableUdf::new()),
         ScalarUDF::from(RaiseUdf::new()),

@@ -19,14 +19,15 @@ use datafusion::logical_expr::{
 use rmq_engine::Comparison;
 
 use crate::expr::key_bound::{KeyBoundUdf, comparison_from, integer_limits, integers, of_type};
-use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, ticks};
+use crate::expr::ticks::{Kind, NANOSECONDS_PER_DAY, has_zone, length, opposite, ticks};
 
 /// The function `rmq_bound(comparison, value, offset, type)`: the least, or the greatest, key of a type that compares
-/// so with the value plus the offset. NULL if there is none.
+/// so with the value plus the offset. NULL if there is none. An offset of more than 64 bits is a text: of an integer,
+/// or of the nanoseconds of a time.
 ///
-/// A sum that is finer than the value's unit is rounded down to it. Days and months are added in the calendar of the
-/// value's time zone: where the clocks leave a time out, the bound is the first one after it, and where they show it
-/// twice, the first of both.
+/// A sum that is finer than the value's unit is rounded down to it, unless a date is compared with timestamps. Days and
+/// months are added in the calendar of the value's time zone: where the clocks leave a time out, the bound is the first
+/// one after it, and where they show it twice, the first of both.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShiftedBoundUdf {
     signature: Signature,
@@ -130,6 +131,10 @@ impl ScalarUDFImpl for ZonedSumUdf {
         &self.signature
     }
 
+    fn is_strict(&self) -> bool {
+        true
+    }
+
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
         match arg_types {
             [timestamp @ DataType::Timestamp(_, Some(_)), _] => Ok(timestamp.clone()),
@@ -142,17 +147,49 @@ impl ScalarUDFImpl for ZonedSumUdf {
             return internal_err!("a constant interval is added to a timestamp");
         };
         let timestamps = timestamps.to_array(args.number_rows)?;
-        let data_type = timestamps.data_type();
-        let key_type = data_type.clone();
-        let sum = Sum::try_new(data_type, Comparison::AtLeast, Some(interval), key_type)?;
-        let sums = integers(&timestamps)?.into_iter();
-        let sums: Vec<_> = sums.map(|timestamp| Some(sum.of(timestamp?))).collect();
-        Ok(ColumnarValue::Array(of_type(&sums, data_type)?))
+        let sums = sums(&timestamps, interval)?;
+        let sums = of_type(&sums, timestamps.data_type())?;
+        Ok(ColumnarValue::Array(sums))
     }
+}
+
+/// Timestamps plus an interval as integers, which may be beyond their type.
+fn sums(timestamps: &ArrayRef, interval: &ScalarValue) -> Result<Vec<Option<i128>>> {
+    let data_type = timestamps.data_type();
+    let key_type = data_type.clone();
+    let sum = Sum::try_new(data_type, Comparison::AtLeast, Some(interval), key_type)?;
+    let timestamps = integers(timestamps)?.into_iter();
+    Ok(timestamps
+        .map(|timestamp| Some(sum.of(timestamp?)))
+        .collect())
+}
+
+/// Timestamps plus an interval, as [`ZonedSumUdf`] adds them but with the last time of the type where a sum is beyond
+/// that, and for which rows it is.
+pub(crate) fn saturating_sums(
+    timestamps: &ArrayRef,
+    interval: IntervalMonthDayNano,
+) -> Result<(ArrayRef, Vec<bool>)> {
+    let sums = sums(
+        timestamps,
+        &ScalarValue::IntervalMonthDayNano(Some(interval)),
+    )?;
+    let (least, greatest) = (i128::from(i64::MIN), i128::from(i64::MAX));
+    let clamp = |sum: &Option<i128>| sum.map(|sum| sum.clamp(least, greatest));
+    let clamped: Vec<_> = sums.iter().map(clamp).collect();
+    let beyond = clamped
+        .iter()
+        .zip(&sums)
+        .map(|(clamped, sum)| clamped != sum);
+    let beyond = beyond.collect();
+    Ok((of_type(&clamped, timestamps.data_type())?, beyond))
 }
 
 /// A sum with an offset, and its conversion to a key.
 struct Sum {
+    /// How many units of the sum one of the value has.
+    ticks_of_value: i128,
+    /// The nanoseconds of a unit of the sum, or 1.
     tick: i128,
     zone: Option<Tz>,
     offset: Offset,
@@ -160,7 +197,7 @@ struct Sum {
 }
 
 enum Offset {
-    /// In units of the value.
+    /// In units of the sum.
     Length(i128),
     Calendar(IntervalMonthDayNano),
 }
@@ -195,7 +232,7 @@ impl Sum {
             DataType::Dictionary(_, value) => value.as_ref(),
             other => other,
         };
-        let (Some((kind, tick)), Some((key_kind, key_tick))) =
+        let (Some((kind, value_tick)), Some((key_kind, key_tick))) =
             (ticks(value_type), ticks(&key_type))
         else {
             return plan_err!(
@@ -205,6 +242,9 @@ impl Sum {
         if kind != key_kind || has_zone(value_type) != has_zone(&key_type) {
             return plan_err!("rmq_bound: a {value_type} is compared with no {key_type}");
         }
+        // A date is its midnight, which is compared with timestamps.
+        let is_midnight = *value_type == DataType::Date32 && key_tick < value_tick;
+        let tick = if is_midnight { key_tick } else { value_tick };
         let zone = match value_type {
             DataType::Timestamp(_, Some(zone)) => Some(zone.parse::<Tz>()?),
             _ => None,
@@ -212,6 +252,13 @@ impl Sum {
         let offset = match (kind, offset) {
             (Kind::Integer, Some(ScalarValue::Int64(Some(offset)))) => {
                 Offset::Length(i128::from(*offset))
+            }
+            // What SQL has no literal for: integers of more than 64 bits, and nanoseconds of as many.
+            (Kind::Integer, Some(text)) if let Some(length) = integer_in(text) => {
+                Offset::Length(length)
+            }
+            (_, Some(text)) if let Some(length) = integer_in(text) => {
+                Offset::Length(length.div_euclid(tick))
             }
             (Kind::Instant, Some(ScalarValue::IntervalMonthDayNano(Some(offset))))
                 if offset.months != 0 || offset.days != 0 && zone.is_some() =>
@@ -233,6 +280,7 @@ impl Sum {
             (key_tick, tick)
         };
         Ok(Self {
+            ticks_of_value: value_tick / tick,
             tick,
             zone,
             offset,
@@ -272,8 +320,9 @@ impl Sum {
         Ok(Some(make_array(keys)))
     }
 
-    /// The value plus the offset, in units of the value; beyond all keys where the calendar ends.
+    /// The value plus the offset, in units of the sum; beyond all keys where the calendar ends.
     fn of(&self, value: i128) -> i128 {
+        let value = value * self.ticks_of_value;
         match self.offset {
             Offset::Length(length) => value + length,
             Offset::Calendar(interval) => {
@@ -284,6 +333,41 @@ impl Sum {
             }
         }
     }
+}
+
+/// Days and months that are added to a later time never give one that is so much earlier: by a day where a month is
+/// shorter, and by what clocks are set back.
+pub(crate) const MOST_BACK: IntervalMonthDayNano = IntervalMonthDayNano {
+    months: 0,
+    days: 0,
+    nanoseconds: 48 * 3_600_000_000_000,
+};
+
+/// What is added to times of this type in the calendar: months to any timestamps, and days where these have a time
+/// zone.
+pub(crate) fn calendar_offset(
+    key: &DataType,
+    offset: &ScalarValue,
+    forward: bool,
+) -> Option<IntervalMonthDayNano> {
+    let (DataType::Timestamp(_, zone), ScalarValue::IntervalMonthDayNano(Some(offset))) =
+        (key, offset)
+    else {
+        return None;
+    };
+    let is_of_calendar = offset.months != 0 || zone.is_some() && offset.days != 0;
+    let added = if forward {
+        Some(*offset)
+    } else {
+        opposite(*offset)
+    };
+    added.filter(|_| is_of_calendar)
+}
+
+/// The integer that a text is, which is short enough to be added to any key.
+fn integer_in(text: &ScalarValue) -> Option<i128> {
+    let integer: i128 = text.try_as_str()??.parse().ok()?;
+    Some(integer.clamp(i128::MIN / 4, i128::MAX / 4))
 }
 
 /// How many days the calendar repeats itself after.

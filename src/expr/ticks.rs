@@ -30,6 +30,15 @@ pub(super) fn length(interval: IntervalMonthDayNano) -> i128 {
     i128::from(interval.days) * NANOSECONDS_PER_DAY + i128::from(interval.nanoseconds)
 }
 
+/// The interval back; `None` if one of its parts has none.
+pub(crate) fn opposite(interval: IntervalMonthDayNano) -> Option<IntervalMonthDayNano> {
+    Some(IntervalMonthDayNano::new(
+        interval.months.checked_neg()?,
+        interval.days.checked_neg()?,
+        interval.nanoseconds.checked_neg()?,
+    ))
+}
+
 /// What values of a type are, and how many nanoseconds the integer 1 has, or 1 for integers. `None` for types that are
 /// not stored as integers of at most 64 bits, and for decimals.
 pub(super) fn ticks(data_type: &DataType) -> Option<(Kind, i128)> {

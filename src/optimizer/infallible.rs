@@ -113,7 +113,7 @@ fn is_infallible_call<E: Operand>(
     let inner = function.inner();
     let is_bound = inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>();
     let is_bound = is_bound || inner.is::<ShiftedBoundUdf>() || inner.is::<TextRangeUdf>();
-    if is_bound || inner.is::<DistanceUdf>() || inner.is::<IntervalBoundUdf>() {
+    if is_bound || inner.is::<DistanceUdf>() {
         return Ok(true);
     }
     let types = arguments.iter().map(|argument| argument.data_type(schema));
@@ -121,6 +121,8 @@ fn is_infallible_call<E: Operand>(
     let part = arguments.first().and_then(Operand::as_constant);
     let part = part.and_then(|part| part.try_as_str().flatten().map(str::to_lowercase));
     Ok(match types.as_slice() {
+        // NaN has no product.
+        [.., factor] if inner.is::<IntervalBoundUdf>() => *factor == DataType::Int64,
         // The absolute value of the least signed integer is too large.
         [number] if inner.is::<AbsUdf>() || is(&math::abs()) => {
             !number.is_signed_integer() && !matches!(number, DataType::Duration(_))

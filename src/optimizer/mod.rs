@@ -1,8 +1,9 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. `TimeDifferences`, `CheckFrameCalls`, `ArgExtremesToFirstValues`, `IntervalProductsToBounds`,
+//! 1. `TimeDifferences`, `ZonedSums`, `CheckFrameCalls`, `ArgExtremesToFirstValues`, `IntervalProductsToBounds`,
 //!    `NullableSubqueries`, `OrderByDistances` and `SubqueriesToDependentJoins`, analyzer rules.
-//! 2. `RangeCallToLookup`, the first optimizer rule and once more at the end.
+//! 2. `RangeCallToLookup`, the first optimizer rule and once more at the end. `IntervalProductsToBounds` again, for
+//!    PREPARE.
 //! 3. `NestedSubqueriesToColumns`, `LaterRowsToLastKeys` and `ExistsToCounts`, before DataFusion decorrelates
 //!    subqueries. Those that it would reject or answer wrongly become lateral joins (`SubqueriesToLateralJoins`):
 //!    `LateralToRangeJoin` takes those over a range, and `UnnestDependentJoins` the rest. Then

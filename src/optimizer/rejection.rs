@@ -43,6 +43,14 @@ pub(crate) fn mixes_sides(comparison: &str) -> String {
     )
 }
 
+/// The same of a comparison of the later start of two rows with the earlier end.
+pub(crate) fn mixes_ends(comparison: &str) -> String {
+    format!(
+        "{comparison} mixes the sides: write a comparison of each two columns, as in p.start < q.end AND q.start < p.end \
+         for greatest(p.start, q.start) < least(p.end, q.end)"
+    )
+}
+
 /// What was found, if anything. The log says why `what` stays as it is otherwise.
 pub(crate) fn or_log<T>(found: Match<T>, what: impl Display) -> Option<T> {
     found

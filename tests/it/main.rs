@@ -63,3 +63,4 @@ mod unique_source;
 mod units;
 mod versions;
 mod window_frames;
+mod zoned_times;

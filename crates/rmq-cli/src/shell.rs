@@ -1,5 +1,7 @@
 //! Runs statements and prints their results, in scripts and at the prompt.
 
+use std::borrow::Cow;
+
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::instant::Instant;
 use datafusion::common::{
@@ -104,11 +106,13 @@ impl Shell {
     pub async fn run(&self, sql: &str) -> Result<()> {
         let dialect = self.dialect()?;
         let parse = |sql: &str| DFParser::parse_sql_with_dialect(sql, &*dialect);
+        let mut text = Cow::Borrowed(sql);
         let statements = match parse(sql) {
             Ok(statements) => statements,
             Err(error) => {
-                let text = datafusion_rmq::parts::with_known_joins(sql, &*dialect);
-                parse(&text.ok_or(error)?)?
+                let known = datafusion_rmq::parts::with_known_joins(sql, &*dialect);
+                text = Cow::Owned(known.ok_or(error)?);
+                parse(&text)?
             }
         };
         for mut statement in statements {
@@ -122,7 +126,7 @@ impl Shell {
                     let text = if is_new {
                         as_text(statement)
                     } else {
-                        sql.to_string()
+                        text.to_string()
                     };
                     exec::exec_from_commands(&self.ctx, vec![text], &self.print).await
                 }

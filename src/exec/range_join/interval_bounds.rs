@@ -17,6 +17,7 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use crate::expr::shifted_bound::ZonedSumUdf;
+use crate::expr::ticks::opposite;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// The same join, over a probe side of this schema, with its bounds in the form that is evaluated fastest.
@@ -75,14 +76,6 @@ fn with_duration_or_zone(sum: &BinaryExpr, schema: &Schema) -> Result<Option<Phy
         vec![Arc::clone(sum.left()), Arc::new(Literal::new(interval))];
     let sum = ScalarFunctionExpr::try_new(function, operands, schema, Arc::default())?;
     Ok(Some(Arc::new(sum)))
-}
-
-fn opposite(interval: IntervalMonthDayNano) -> Option<IntervalMonthDayNano> {
-    Some(IntervalMonthDayNano::new(
-        interval.months.checked_neg()?,
-        interval.days.checked_neg()?,
-        interval.nanoseconds.checked_neg()?,
-    ))
 }
 
 /// The sum with a duration in place of its interval; `None` if the unit has none.

@@ -12,6 +12,8 @@ use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
 
 use crate::expr::decimal_average::decimal_digits;
+use crate::expr::shifted_bound::{MOST_BACK, calendar_offset, saturating_sums};
+use crate::expr::ticks::opposite;
 
 /// The frames of rows of sorted groups.
 pub(crate) struct FrameBounds {
@@ -27,6 +29,13 @@ enum Edge {
     Rows(i64),
     /// By the keys of ORDER BY.
     Keys(Limits),
+    /// By timestamps with days or months added, which may be earlier for a later key: of 02:59 in summer time it is the
+    /// next day's 02:59, and of 02:00 in winter time, a minute later, the next day's 02:00.
+    Calendar {
+        limits: Limits,
+        /// No limit of a later row is before these.
+        earliest: Limits,
+    },
 }
 
 /// Where frames of RANGE end.
@@ -57,6 +66,19 @@ impl FrameBounds {
             WindowFrameBound::CurrentRow => false,
         };
         has_distance && frame.units == WindowFrameUnits::Range
+    }
+
+    /// Whether days or months are added to timestamps of these types in the calendar. DataFusion takes a time that the
+    /// clocks leave out for one beyond all times.
+    pub(crate) fn are_of_calendar(frame: &WindowFrame, keys: &[DataType]) -> bool {
+        let bounds = [&frame.start_bound, &frame.end_bound];
+        let is_of_calendar = |bound: &WindowFrameBound| match (bound, keys) {
+            (WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset), [key]) => {
+                calendar_offset(key, offset, true).is_some()
+            }
+            _ => false,
+        };
+        frame.units == WindowFrameUnits::Range && bounds.into_iter().any(is_of_calendar)
     }
 
     /// Whether frames can be found of rows whose keys have these types. The rest is DataFusion's, such as GROUPS.
@@ -116,12 +138,7 @@ impl FrameBounds {
                     };
                     Ok(Edge::Rows(if is_preceding { -distance } else { distance }))
                 }
-                WindowFrameUnits::Range => Ok(Edge::Keys(Limits::try_new(
-                    keys,
-                    options,
-                    offset,
-                    is_preceding,
-                )?)),
+                WindowFrameUnits::Range => Edge::of_keys(keys, options, offset, is_preceding),
                 WindowFrameUnits::Groups => internal_err!("frames of GROUPS are DataFusion's"),
             }
         };
@@ -152,9 +169,62 @@ impl FrameBounds {
             frames.push(start..end.max(start));
         }
     }
+
+    /// The first row of `group` that the frames of rows behind `row` can reach, whose own frame begins at `start`.
+    pub(crate) fn first_reached(&self, row: usize, group: &Range<usize>, start: usize) -> usize {
+        match &self.start {
+            Edge::Calendar { earliest, .. } => {
+                start.min(earliest.search(row, group, Ordering::is_lt))
+            }
+            _ => start,
+        }
+    }
 }
 
 impl Edge {
+    fn of_keys(
+        keys: &[ArrayRef],
+        options: &[SortOptions],
+        offset: Option<&ScalarValue>,
+        is_preceding: bool,
+    ) -> Result<Self> {
+        let (Some(offset), [key], [order]) = (offset, keys, options) else {
+            return Ok(Self::Keys(Limits::try_new(
+                keys,
+                options,
+                offset,
+                is_preceding,
+            )?));
+        };
+        let forward = is_preceding == order.descending;
+        let Some(interval) = calendar_offset(key.data_type(), offset, forward) else {
+            let limits = Limits::try_new(keys, options, Some(offset), is_preceding)?;
+            return Ok(Self::Keys(limits));
+        };
+        let (sums, beyond) = saturating_sums(key, interval)?;
+        let back = if order.descending {
+            Some(MOST_BACK)
+        } else {
+            opposite(MOST_BACK)
+        };
+        let (earliest, _) = saturating_sums(&sums, back.unwrap_or_default())?;
+        let limits_at = |limits: ArrayRef| -> Result<Limits> {
+            Ok(Limits {
+                compare: vec![make_comparator(key, &limits, *order)?],
+                beyond: None,
+                is_preceding,
+            })
+        };
+        let mut limits = limits_at(sums)?;
+        limits.beyond = beyond
+            .contains(&true)
+            .then(|| Beyond::new(beyond, key, *order));
+        Ok(Self::Calendar {
+            limits,
+            earliest: limits_at(earliest)?,
+        })
+    }
+
     /// The end of the frame of `row`, an offset from which rows are in it or no longer in it, and whether no later row
     /// of the group would change it. The search of a key begins at `from` and passes rows whose comparison `passes`.
     fn find(
@@ -180,6 +250,10 @@ impl Edge {
                 let end = limits.find(row, from, group.end, passes);
                 (end, end < group.end)
             }
+            Self::Calendar { limits, .. } => {
+                let end = limits.search(row, group, passes);
+                (end, end < group.end)
+            }
         }
     }
 }
@@ -195,11 +269,7 @@ impl Limits {
             (None, ..) => (keys.to_vec(), keys.to_vec(), None),
             (Some(offset), [key], [order]) => {
                 let (limits, rows) = move_keys(key, offset, is_preceding == order.descending)?;
-                let beyond = rows.map(|rows| Beyond {
-                    rows,
-                    nulls: key.logical_nulls(),
-                    nulls_first: order.nulls_first,
-                });
+                let beyond = rows.map(|rows| Beyond::new(rows, key, *order));
                 // The sum of decimals has more digits.
                 (vec![cast(key, limits.data_type())?], vec![limits], beyond)
             }
@@ -217,23 +287,48 @@ impl Limits {
 
     /// The first of the rows `from..to` whose keys don't pass the limit of `row`.
     fn find(&self, row: usize, from: usize, to: usize, passes: fn(Ordering) -> bool) -> usize {
-        let beyond = self.beyond.as_ref().filter(|beyond| beyond.rows[row]);
-        let order = |position: usize| match beyond {
+        let mut end = from;
+        while end < to && passes(self.order(end, row)) {
+            end += 1;
+        }
+        end
+    }
+
+    /// The same of the rows of a group, by halving them.
+    fn search(&self, row: usize, group: &Range<usize>, passes: fn(Ordering) -> bool) -> usize {
+        let (mut start, mut end) = (group.start, group.end);
+        while start < end {
+            let middle = start.midpoint(end);
+            if passes(self.order(middle, row)) {
+                start = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        start
+    }
+
+    /// How the key at `position` compares with the limit of `row`.
+    fn order(&self, position: usize, row: usize) -> Ordering {
+        match self.beyond.as_ref().filter(|beyond| beyond.rows[row]) {
             Some(beyond) => beyond.order(position, self.is_preceding),
             None => {
                 let orders = self.compare.iter().map(|compare| compare(position, row));
                 orders.fold(Ordering::Equal, Ordering::then)
             }
-        };
-        let mut end = from;
-        while end < to && passes(order(end)) {
-            end += 1;
         }
-        end
     }
 }
 
 impl Beyond {
+    fn new(rows: Vec<bool>, keys: &ArrayRef, order: SortOptions) -> Self {
+        Self {
+            rows,
+            nulls: keys.logical_nulls(),
+            nulls_first: order.nulls_first,
+        }
+    }
+
     /// How the key at `position` compares with a limit before, or after, all values.
     fn order(&self, position: usize, is_before: bool) -> Ordering {
         let is_null = self

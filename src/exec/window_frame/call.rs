@@ -26,6 +26,7 @@ use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::window_frame::accumulated::accumulated;
+use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
 use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::Chunks;
@@ -104,6 +105,9 @@ impl FrameCall {
         let arguments = aggregate.expressions();
         let types = arguments.iter().map(|e| e.data_type(schema));
         let types: Vec<DataType> = types.collect::<Result<_>>()?;
+        let keys = expr.order_by().iter();
+        let keys = keys.map(|key| key.expr.data_type(schema));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
         let field = aggregate.field();
         let result = field.data_type();
         let inner = aggregate.fun().inner();
@@ -129,8 +133,10 @@ impl FrameCall {
             {
                 Answer::Statistic(statistic, Arc::new(aggregate.clone()))
             }
-            // An error in DataFusion.
-            _ if slides && aggregate.create_sliding_accumulator().is_err() => {
+            // An error in DataFusion, or frames that it finds otherwise.
+            _ if slides && aggregate.create_sliding_accumulator().is_err()
+                || FrameBounds::are_of_calendar(expr.get_window_frame(), &keys) =>
+            {
                 Answer::Accumulated(Arc::new(aggregate.clone()))
             }
             _ => return Ok(None),

@@ -12,7 +12,8 @@
 //! the frames of many rows are found first, and then answered as ranges of positions, as those of `frame_min`:
 //!
 //! 1. `stream` reads rows, sorted by PARTITION BY and ORDER BY, until there are as many new ones as were kept.
-//! 2. `bounds` finds the frame of each row. Both ends only move forward within a group. A frame is final if a row
+//! 2. `bounds` finds the frame of each row. Both ends only move forward within a group, but for those at
+//!    a distance of days or months, which are searched. A frame is final if a row
 //!    behind it is known, or the end of its group. A bound beyond the type of the key is before or after all keys, but
 //!    for NULLs, which are peers of one another only.
 //! 3. `call` answers the final frames of all groups at once: MIN and MAX by levels of chunk minima, SUM, COUNT and AVG

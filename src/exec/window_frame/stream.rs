@@ -109,9 +109,11 @@ impl FrameStream {
     /// Answers the frames of these rows that are final, and keeps what is left.
     async fn answer(&mut self, rows: &Rows) -> Result<()> {
         let groups = rows.groups()?;
-        let frames = self.calls.iter().zip(&self.last);
-        let frames = frames.map(|(call, last)| self.find(call, last, rows, &groups));
-        let mut frames = frames.collect::<Result<Vec<_>>>()?;
+        let bounds = self.calls.iter().map(|call| rows.bounds(call));
+        let bounds = bounds.collect::<Result<Vec<_>>>()?;
+        let frames = bounds.iter().zip(&self.last);
+        let frames = frames.map(|(bounds, last)| self.find(bounds, last, rows, &groups));
+        let mut frames: Vec<_> = frames.collect();
         // Calls have other frames, and rows are returned with the values of all.
         let count = frames.iter().map(Vec::len).min().unwrap_or_default();
         for frames in &mut frames {
@@ -136,15 +138,15 @@ impl FrameStream {
         self.hand_out(count, &values)?;
 
         let next = self.returned + count;
-        let open = groups.last().map_or(0, |group| group.start);
         let mut first = next;
-        if open < next {
+        if let Some(open) = groups.last().filter(|group| group.start < next) {
             // Frames of this group go on from the last one.
-            for (last, frames) in self.last.iter_mut().zip(frames) {
+            for ((last, frames), bounds) in self.last.iter_mut().zip(frames).zip(&bounds) {
                 if let Some(frame) = frames.into_iter().next_back() {
                     *last = frame;
                 }
-                first = first.min(last.start).min(next - 1);
+                let reached = bounds.first_reached(next - 1, open, last.start);
+                first = first.min(reached).min(next - 1);
             }
             for last in &mut self.last {
                 *last = last.start - first..last.end - first;
@@ -160,14 +162,11 @@ impl FrameStream {
     /// The frames of the rows that are not returned yet, as far as they are final.
     fn find(
         &self,
-        call: &FrameCall,
+        bounds: &FrameBounds,
         last: &Range<usize>,
         rows: &Rows,
         groups: &[Range<usize>],
-    ) -> Result<Vec<Range<usize>>> {
-        let order = call.expr.order_by().iter().map(|key| key.options);
-        let order: Vec<SortOptions> = order.collect();
-        let bounds = FrameBounds::try_new(call.expr.get_window_frame(), &rows.keys, &order)?;
+    ) -> Vec<Range<usize>> {
         let mut found = vec![];
         for group in groups.iter().filter(|group| group.end > self.returned) {
             let from = group.start.max(self.returned);
@@ -179,7 +178,7 @@ impl FrameStream {
             let is_whole = self.is_at_end || group.end < rows.count;
             bounds.find(group, from..group.end, is_whole, &mut last, &mut found);
         }
-        Ok(found)
+        found
     }
 
     /// Makes the next `count` rows that wait ready, with these values.
@@ -227,6 +226,13 @@ impl Rows {
             keys: keys.into_iter().map(|key| key.values).collect(),
             arguments: arguments.collect::<Result<_>>()?,
         })
+    }
+
+    /// Where the frames of a call end.
+    fn bounds(&self, call: &FrameCall) -> Result<FrameBounds> {
+        let order = call.expr.order_by().iter().map(|key| key.options);
+        let order: Vec<SortOptions> = order.collect();
+        FrameBounds::try_new(call.expr.get_window_frame(), &self.keys, &order)
     }
 
     /// One after the other; `None` without any.

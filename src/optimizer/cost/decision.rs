@@ -33,6 +33,9 @@ const PROBE_ROW_NS: f64 = 80.0;
 /// In about this many nanoseconds a hash join compares a pair, and a range join one of a range by a further condition.
 const PAIR_NS: f64 = 10.0;
 
+/// And about as many for each operator of a condition on the pair.
+const OPERATOR_NS: f64 = 5.0;
+
 /// The same where an aggregate reads the pairs, which a range join does not make.
 const AGGREGATED_PAIR_NS: f64 = 20.0;
 
@@ -64,10 +67,11 @@ enum PairCount {
     Unknown,
 }
 
-/// Whether `DataFusion`'s join spends so long on this many pairs that it is worth a note.
+/// Whether `DataFusion`'s join spends so long on this many pairs, with this many operators in the condition on each,
+/// that it is worth a note.
 #[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
-pub(crate) fn are_slow_to_join(pairs: u128) -> bool {
-    pairs as f64 * PAIR_NS > NOTED_NS
+pub(crate) fn are_slow_to_join(pairs: u128, operators: usize) -> bool {
+    pairs as f64 * (PAIR_NS + OPERATOR_NS * operators as f64) > NOTED_NS
 }
 
 /// The same of an aggregate that reads them.
@@ -99,7 +103,8 @@ pub(crate) fn why_row_join_stays(
         return Ok(None);
     }
     if !is_bounded_twice && returns_pairs {
-        let reason = "a range with one end has too many of the pairs that a hash join compares";
+        let reason = "a range with one end has too many of the pairs that a hash join compares: add the other end, as \
+                      in q.ts BETWEEN t.ts - INTERVAL '1 day' AND t.ts for q.ts <= t.ts";
         return Ok(Some(reason.to_string()));
     }
     let filtered = filtered_rows.unwrap_or(0.0);

@@ -1,9 +1,14 @@
-//! Bounds that may be beyond all times: sums of a time and a product of an interval and an integer.
+//! Bounds that may be beyond all times: sums of a time and a product of an interval and a number, and such products
+//! with which the difference of two times is compared.
 //!
 //! ```text
 //!   WHERE p.ts BETWEEN q.ts AND q.ts + q.seconds * INTERVAL '1 second'
 //!
 //!   WHERE p.ts >= q.ts AND p.ts <= rmq_interval_bound('<=', q.ts, INTERVAL '1 second', q.seconds)
+//!
+//!   WHERE p.ts - q.ts < q.seconds * INTERVAL '1 second'
+//!
+//!   WHERE p.ts <= rmq_difference_bound('<', q.ts, INTERVAL '1 second', q.seconds)
 //! ```
 //!
 //! One row whose product or sum is beyond all times would end the query in an error. As a bound it is the end of all
@@ -16,16 +21,19 @@ use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Cast, ScalarFunction};
 use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr};
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
-use crate::expr::interval_bound::IntervalBoundUdf;
+use crate::expr::duration::DaysAsTimeUdf;
+use crate::expr::interval_bound::{Compared, IntervalBoundUdf};
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::optimizer::condition::{comparison, operator};
 use crate::optimizer::logical::condition_parts::split_between;
 
-/// Replaces sums of a time and a product that keys are compared with in filters and joins. Does nothing if
-/// `rmq.rewrite` is false.
+/// Replaces sums of a time and a product that keys are compared with in filters and joins, and products that
+/// differences are compared with. Does nothing if `rmq.rewrite` is false.
+///
+/// It must run after `TimeDifferences`, whose function around a product it takes away.
 #[derive(Debug, Default)]
 pub struct IntervalProductsToBounds;
 
@@ -35,36 +43,54 @@ impl AnalyzerRule for IntervalProductsToBounds {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        if !RmqOptions::rewrites(config) {
-            return Ok(plan);
-        }
-        let plan = plan.transform_up_with_subqueries(|node| {
-            let schema = merge_schema(&node.inputs());
-            Ok(match node {
-                LogicalPlan::Filter(mut filter) => {
-                    let found = with_bounds(filter.predicate, &schema)?;
-                    filter.predicate = found.data;
-                    Transformed::new(LogicalPlan::Filter(filter), found.transformed, found.tnr)
-                }
-                LogicalPlan::Join(mut join) => {
-                    let mut transformed = false;
-                    if let Some(condition) = join.filter.take() {
-                        let found = with_bounds(condition, &schema)?;
-                        transformed = found.transformed;
-                        join.filter = Some(found.data);
-                    }
-                    let node = LogicalPlan::Join(join);
-                    if transformed {
-                        Transformed::yes(node)
-                    } else {
-                        Transformed::no(node)
-                    }
-                }
-                node => Transformed::no(node),
-            })
-        })?;
-        Ok(plan.data)
+        Ok(rewritten(plan, config)?.data)
     }
+}
+
+/// The same where PREPARE optimizes a statement, which it does not analyze.
+impl OptimizerRule for IntervalProductsToBounds {
+    fn name(&self) -> &'static str {
+        "rmq_interval_products_to_bounds"
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        rewritten(plan, &config.options())
+    }
+}
+
+fn rewritten(plan: LogicalPlan, config: &ConfigOptions) -> Result<Transformed<LogicalPlan>> {
+    if !RmqOptions::rewrites(config) {
+        return Ok(Transformed::no(plan));
+    }
+    plan.transform_up_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
+        Ok(match node {
+            LogicalPlan::Filter(mut filter) => {
+                let found = with_bounds(filter.predicate, &schema)?;
+                filter.predicate = found.data;
+                Transformed::new(LogicalPlan::Filter(filter), found.transformed, found.tnr)
+            }
+            LogicalPlan::Join(mut join) => {
+                let mut transformed = false;
+                if let Some(condition) = join.filter.take() {
+                    let found = with_bounds(condition, &schema)?;
+                    transformed = found.transformed;
+                    join.filter = Some(found.data);
+                }
+                let node = LogicalPlan::Join(join);
+                if transformed {
+                    Transformed::yes(node)
+                } else {
+                    Transformed::no(node)
+                }
+            }
+            node => Transformed::no(node),
+        })
+    })
 }
 
 /// A condition of which only the rows where it is TRUE count, with bounds in place of sums.
@@ -98,34 +124,38 @@ fn with_bounds(condition: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> 
     })
 }
 
-/// The comparison of a key with a bound, if a conjunct compares a key with a sum.
+/// The comparison of a key with a bound, if a conjunct compares a key with a sum, or a difference with a product.
 fn as_bound(conjunct: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
         return Ok(None);
     };
-    let sides = [
-        (left, Some(*op), Sum::of(right)),
-        (right, op.swap(), Sum::of(left)),
-    ];
-    for (key, op, sum) in sides {
-        let (Some(comparison), Some(sum)) = (op.and_then(comparison), sum) else {
+    for (key, op, other) in [(left, Some(*op), right), (right, op.swap(), left)] {
+        let Some(comparison) = op.and_then(comparison) else {
+            continue;
+        };
+        let (of, key, sum) = if let Some(sum) = Sum::of(other) {
+            (Compared::Sum, key.as_ref(), sum)
+        } else if let Some((key, sum)) = Sum::of_difference(key, other) {
+            (Compared::Difference, key, sum)
+        } else {
             continue;
         };
         let data_type = sum.time.get_type(schema)?;
         let DataType::Timestamp(_, zone) = &data_type else {
             continue;
         };
-        // The days of a zone may have fewer hours, or more.
-        let is_length = sum.interval.months == 0 && (sum.interval.days == 0 || zone.is_none());
-        let is_integer = sum.factor.get_type(schema)? == DataType::Int64;
-        if !is_length || !is_integer || key.get_type(schema)? != data_type {
+        // The days of a zone may have fewer hours, or more, but those of a difference have 24.
+        let is_of_zone = zone.is_some() && of == Compared::Sum;
+        let is_length = sum.interval.months == 0 && (sum.interval.days == 0 || !is_of_zone);
+        let factor_type = sum.factor.get_type(schema)?;
+        let is_number = matches!(factor_type, DataType::Int64 | DataType::Float64);
+        if !is_length || !is_number || key.get_type(schema)? != data_type {
             continue;
         }
-        let time = sum.time.clone();
+        let (time, factor) = (sum.time.clone(), sum.factor.clone());
         let (comparison, bound) =
-            IntervalBoundUdf::call(comparison, time, sum.interval, sum.factor.clone());
-        let key = key.as_ref().clone();
-        return Ok(Some(binary_expr(key, operator(comparison), bound)));
+            IntervalBoundUdf::call(of, comparison, time, sum.interval, factor);
+        return Ok(Some(binary_expr(key.clone(), operator(comparison), bound)));
     }
     Ok(None)
 }
@@ -162,9 +192,40 @@ impl<'a> Sum<'a> {
             factor,
         })
     }
+
+    /// Of `key - time` that is compared with a product: the key, and the sum that it is compared with.
+    fn of_difference(difference: &'a Expr, product: &'a Expr) -> Option<(&'a Expr, Self)> {
+        let Expr::Cast(Cast { expr, field }) = difference else {
+            return None;
+        };
+        let Expr::BinaryExpr(BinaryExpr {
+            left: key,
+            op: Operator::Minus,
+            right: time,
+        }) = expr.as_ref()
+        else {
+            return None;
+        };
+        if !matches!(field.data_type(), DataType::Interval(_)) {
+            return None;
+        }
+        let product = match product {
+            Expr::ScalarFunction(call) if call.func.inner().is::<DaysAsTimeUdf>() => {
+                call.args.first()?
+            }
+            other => other,
+        };
+        let (interval, factor) = as_product(product)?;
+        let sum = Self {
+            time,
+            interval,
+            factor,
+        };
+        Some((key, sum))
+    }
 }
 
-/// The constant interval and the integer of a product.
+/// The constant interval and the number of a product.
 fn as_product(expr: &Expr) -> Option<(IntervalMonthDayNano, &Expr)> {
     match expr {
         Expr::Cast(Cast { expr, field }) if matches!(field.data_type(), DataType::Interval(_)) => {

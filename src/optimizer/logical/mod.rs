@@ -7,7 +7,8 @@
 //! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences`
 //! compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas`
 //! tells of the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL,
-//! and `interval_bounds` bounds of sums that may be beyond all times. A plan that does not match gets a `Rejection`,
+//! `interval_bounds` bounds of sums that may be beyond all times, and `zoned_sums` sums that the clocks of a zone may
+//! leave out. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
@@ -67,3 +68,4 @@ pub(crate) mod threshold;
 pub(crate) mod tied_rows;
 pub(crate) mod time_differences;
 pub(crate) mod unused_aggregates;
+pub(crate) mod zoned_sums;

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use datafusion::common::JoinSide;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::BinaryExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, CaseExpr};
 use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::optimizer::condition::comparison;
 use crate::optimizer::physical::join_filter::compared_sides;
-use crate::optimizer::rejection::mixes_sides;
+use crate::optimizer::rejection::{mixes_ends, mixes_sides};
 use crate::optimizer::written::written_physical;
 
 /// Why a filter, whose left side is the probe side, has no range.
@@ -36,7 +37,11 @@ pub(crate) fn why_no_range(
             );
         }
         if is_comparison && is_of_both(conjunct, filter) {
-            return mixes_sides(&text());
+            return if chooses_of_both(conjunct, filter) {
+                mixes_ends(&text())
+            } else {
+                mixes_sides(&text())
+            };
         }
         if *binary.op() == Operator::Or && is_of_both(conjunct, filter) {
             alternatives = Some(text());
@@ -58,6 +63,17 @@ pub(crate) fn compares_sides(filter: &JoinFilter) -> bool {
         .filter(|conjunct| is_of_both(conjunct, filter))
         .filter_map(|conjunct| conjunct.downcast_ref::<BinaryExpr>())
         .any(|binary| comparison(*binary.op()).is_some() || *binary.op() == Operator::Or)
+}
+
+/// Whether an expression takes one of two values, of either side: by `greatest`, `least` or CASE.
+fn chooses_of_both(expr: &PhysicalExprRef, filter: &JoinFilter) -> bool {
+    let chooses = |part: &PhysicalExprRef| {
+        let function = part.downcast_ref::<ScalarFunctionExpr>();
+        let names = ["greatest", "least"];
+        part.is::<CaseExpr>() || function.is_some_and(|call| names.contains(&call.name()))
+    };
+    let found = expr.exists(|part| Ok(chooses(part) && is_of_both(part, filter)));
+    found.unwrap_or(false)
 }
 
 fn is_of_both(expr: &PhysicalExprRef, filter: &JoinFilter) -> bool {

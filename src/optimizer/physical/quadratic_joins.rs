@@ -10,6 +10,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
 };
@@ -39,13 +40,16 @@ pub struct QuadraticJoin {
     pub has_keys: bool,
     /// Why it is no range join, and what to write instead, where there is something.
     pub reason: String,
+    /// The operators of its condition.
+    operators: usize,
 }
 
 impl QuadraticJoin {
     /// Whether it is expected to take more than a second, if statistics tell.
     #[must_use]
     pub fn is_slow(&self) -> Option<bool> {
-        self.pairs.map(are_slow_to_join)
+        let is_slow = |pairs| are_slow_to_join(pairs, self.operators);
+        self.pairs.map(is_slow)
     }
 
     /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
@@ -56,12 +60,13 @@ impl QuadraticJoin {
         conditions: &Conditions,
         options: &RmqOptions,
     ) -> Option<Self> {
+        let operators = filter_of(plan).map_or(0, operators);
         let why_not_ours = || Some(conditions.named_in(why_not_ours(plan, options)?));
         if plan.is::<HashJoinExec>() || plan.is::<SortMergeJoinExec>() {
             let pairs = compared_pairs(plan);
             let has_few = || plan.children().into_iter().any(has_few_rows);
             let is_noted = match pairs {
-                Some(pairs) => are_slow_to_join(pairs),
+                Some(pairs) => are_slow_to_join(pairs, operators),
                 None => compares_without_range(plan) && !has_few(),
             };
             if !is_noted {
@@ -71,6 +76,7 @@ impl QuadraticJoin {
                 pairs,
                 has_keys: true,
                 reason: why_not_ours()?,
+                operators,
             });
         }
         let (left, right, is_crossed) =
@@ -87,7 +93,7 @@ impl QuadraticJoin {
         let pairs = left.zip(right).map(|(l, r)| l as u128 * r as u128);
         let reason = if is_crossed {
             // Every pair is in the result, which may be what is wanted.
-            pairs.filter(|pairs| are_slow_to_join(*pairs))?;
+            pairs.filter(|pairs| are_slow_to_join(*pairs, operators))?;
             "it has no condition".to_string()
         } else {
             why_not_ours()?
@@ -96,6 +102,7 @@ impl QuadraticJoin {
             pairs,
             has_keys: false,
             reason,
+            operators,
         })
     }
 
@@ -119,6 +126,29 @@ impl QuadraticJoin {
         }
         found
     }
+}
+
+fn filter_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&JoinFilter> {
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        join.filter()
+    } else if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>() {
+        join.filter().as_ref()
+    } else {
+        plan.downcast_ref::<NestedLoopJoinExec>()?.filter()
+    }
+}
+
+/// How many operators and functions a filter has.
+fn operators(filter: &JoinFilter) -> usize {
+    let mut operators = 0;
+    let visited = filter.expression().apply(|part| {
+        operators += usize::from(!part.children().is_empty());
+        Ok(TreeNodeRecursion::Continue)
+    });
+    if let Err(error) = visited {
+        log::debug!("a condition is not visited: {error}");
+    }
+    operators
 }
 
 fn has_few_rows(side: &Arc<dyn ExecutionPlan>) -> bool {

@@ -112,6 +112,22 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     children.all(|(maintains, child)| (maintains || union) && keeps_order(child))
 }
 
+/// The rows of a plan in one partition and in their order, which rules that follow do not change; `None` if they have
+/// none. Nothing is read by several threads.
+///
+/// # Errors
+/// Those of `DataFusion`'s rules.
+pub fn rows_in_order(
+    plan: &Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    if !keeps_order(plan) {
+        return Ok(None);
+    }
+    let ordered = plan_as_one_partition(Arc::clone(plan), config)?;
+    Ok(Some(Arc::new(OrderedRowsExec::of_one_partition(ordered))))
+}
+
 /// Meets the requirements of a plan. Its rows keep their order by partition and by position within it.
 fn plan_in_order(
     plan: Arc<dyn ExecutionPlan>,

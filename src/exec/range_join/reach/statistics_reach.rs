@@ -5,10 +5,11 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue, Statistics};
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use crate::exec::range_join::reach::window_reach::Reach;
+use crate::expr::shifted_bound::{MOST_BACK, ZonedSumUdf, calendar_offset};
 use crate::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
 
@@ -60,20 +61,14 @@ fn extremes(expr: &PhysicalExprRef, rows: &Statistics) -> Option<(ScalarValue, S
         let cast = |value: ScalarValue| value.cast_to(to).ok().filter(|value| !value.is_null());
         return Some((cast(least)?, cast(greatest)?));
     }
-    let sum = expr.downcast_ref::<BinaryExpr>()?;
-    let literal = |expr: &PhysicalExprRef| Some(expr.downcast_ref::<Literal>()?.value().clone());
-    let (value, added) = match (literal(sum.left()), literal(sum.right())) {
-        (None, Some(added)) => (sum.left(), added),
-        (Some(added), None) if *sum.op() == Operator::Plus => (sum.right(), added),
-        _ => return None,
-    };
+    let (value, op, added) = summands(expr)?;
     if added.is_null() {
         return None;
     }
     let (least, greatest) = extremes(value, rows)?;
     // A sum that does not fit wraps around or is an error in the join: then nothing is known.
     let shifted = |value: ScalarValue| {
-        let shifted = match sum.op() {
+        let shifted = match op {
             Operator::Plus => value.add_checked(&added),
             Operator::Minus => value.sub_checked(&added),
             _ => return None,
@@ -81,7 +76,36 @@ fn extremes(expr: &PhysicalExprRef, rows: &Statistics) -> Option<(ScalarValue, S
         let shifted = shifted.ok()?;
         (!shifted.is_null() && is_ordered(&shifted.data_type())).then_some(shifted)
     };
-    Some((shifted(least)?, shifted(greatest)?))
+    let (first, last) = (shifted(least)?, shifted(greatest)?);
+    if calendar_offset(&first.data_type(), &added, true).is_none() {
+        return Some((first, last));
+    }
+    let back = ScalarValue::IntervalMonthDayNano(Some(MOST_BACK));
+    Some((
+        first.sub_checked(&back).ok()?,
+        last.add_checked(&back).ok()?,
+    ))
+}
+
+/// What is added to an expression, or subtracted from it.
+fn summands(expr: &PhysicalExprRef) -> Option<(&PhysicalExprRef, Operator, ScalarValue)> {
+    let literal = |expr: &PhysicalExprRef| Some(expr.downcast_ref::<Literal>()?.value().clone());
+    if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        return match call.args() {
+            [value, added] if call.fun().inner().is::<ZonedSumUdf>() => {
+                Some((value, Operator::Plus, literal(added)?))
+            }
+            _ => None,
+        };
+    }
+    let sum = expr.downcast_ref::<BinaryExpr>()?;
+    match (literal(sum.left()), literal(sum.right())) {
+        (None, Some(added)) => Some((sum.left(), *sum.op(), added)),
+        (Some(added), None) if *sum.op() == Operator::Plus => {
+            Some((sum.right(), Operator::Plus, added))
+        }
+        _ => None,
+    }
 }
 
 /// Whether values of a type are added to, and compared, in the one order that statistics have. Hours of some days are
@@ -108,4 +132,43 @@ fn keeps_order(from: &DataType, to: &DataType) -> bool {
         _ => None,
     };
     is_whole(from) && is_whole(to) || is_time(from) && is_time(to) && zone(from) == zone(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::common::ColumnStatistics;
+
+    use super::*;
+
+    #[test]
+    fn sums_of_months_reach_those_of_all_times_between() {
+        let time = |text: &str| {
+            let text = ScalarValue::from(text);
+            let seconds = DataType::Timestamp(arrow::datatypes::TimeUnit::Second, None);
+            text.cast_to(&seconds).unwrap()
+        };
+        let (least, greatest) = (time("2026-03-01T00:00:00"), time("2026-03-31T01:00:00"));
+        let column = ColumnStatistics {
+            min_value: Precision::Exact(least),
+            max_value: Precision::Exact(greatest),
+            ..ColumnStatistics::default()
+        };
+        let rows = Statistics {
+            num_rows: Precision::Exact(3),
+            total_byte_size: Precision::Absent,
+            column_statistics: vec![column],
+        };
+        let month = ScalarValue::new_interval_mdn(1, 0, 0);
+        let sum: PhysicalExprRef = Arc::new(BinaryExpr::new(
+            Arc::new(Column::new("ts", 0)),
+            Operator::Minus,
+            Arc::new(Literal::new(month.clone())),
+        ));
+        let (_, last) = extremes(&sum, &rows).unwrap();
+        // Two hours earlier than the greatest, but a month before it the later one.
+        let before = time("2026-03-30T23:00:00").sub_checked(&month).unwrap();
+        assert!(before <= last, "{before} is beyond {last}");
+    }
 }

@@ -537,7 +537,7 @@ mod tests {
         candidates: &CandidateRanges,
         comparison: Comparison,
         bounds: &[i64],
-    ) -> Vec<(usize, usize)> {
+    ) -> Vec<Option<(usize, usize)>> {
         let bounds = column(bounds);
         let bounds = Bounds {
             bits: bounds.bits(),
@@ -550,7 +550,8 @@ mod tests {
             keys.narrow_with(simd, &mut candidates, comparison, bounds)
                 .expect("one bound per row");
             let (starts, ends) = (candidates.starts().iter(), candidates.ends().iter());
-            starts.zip(ends).map(|(s, e)| (*s, *e)).collect::<Vec<_>>()
+            let ranges = starts.zip(ends).map(|(start, end)| (*start, *end));
+            ranges.map(unless_empty).collect::<Vec<_>>()
         });
         let first = found.next().expect("portable code");
         for other in found {
@@ -565,15 +566,19 @@ mod tests {
         (start, end): (usize, usize),
         comparison: Comparison,
         bound: i64,
-    ) -> (usize, usize) {
+    ) -> Option<(usize, usize)> {
         let is_before =
             |key: &&i64| **key < bound || **key == bound && !comparison.is_before_equal();
         let position = start + keys[start..end].iter().filter(is_before).count();
-        if comparison.is_lower() {
-            (start.max(position), end)
+        unless_empty(if comparison.is_lower() {
+            (position, end)
         } else {
-            (start, end.min(position))
-        }
+            (start, position)
+        })
+    }
+
+    fn unless_empty((start, end): (usize, usize)) -> Option<(usize, usize)> {
+        (start < end).then_some((start, end))
     }
 
     #[test]
