@@ -81,10 +81,7 @@ fn extremes(expr: &PhysicalExprRef, rows: &Statistics) -> Option<(ScalarValue, S
         return Some((start, end));
     }
     let back = ScalarValue::IntervalMonthDayNano(Some(MOST_BACK));
-    Some((
-        first.sub_checked(&back).ok()?,
-        last.add_checked(&back).ok()?,
-    ))
+    Some((start.sub_checked(&back).ok()?, end.add_checked(&back).ok()?))
 }
 
 /// What is added to an expression, or subtracted from it.
