@@ -181,6 +181,7 @@ pub(super) fn length_times(length: i128, factor: f64) -> Result<i128> {
     if factor.is_nan() {
         return Err(too_long(&factor));
     }
+    // Infinity has no part: its difference is NaN, which becomes 0.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -189,10 +190,8 @@ pub(super) fn length_times(length: i128, factor: f64) -> Result<i128> {
     )]
     let (whole, part) = (
         factor.trunc() as i128,
-        (length as f64 * (factor - factor.trunc())).round(),
+        (length as f64 * (factor - factor.trunc())).round() as i128,
     );
-    // Infinity has no part.
-    let part = if part.is_nan() { 0 } else { part as i128 };
     Ok(length.saturating_mul(whole).saturating_add(part))
 }
 

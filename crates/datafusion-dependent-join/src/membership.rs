@@ -137,7 +137,8 @@ fn sets_of(plan: &LogicalPlan) -> Result<usize> {
                 if let Some(membership) = Membership::of(e) {
                     let within = sets_of(&membership.subquery.subquery)?;
                     let is_split = membership.compared.is_some() && within <= MOST_SETS;
-                    sets += if is_split { 3 } else { 1 } * (1 + within);
+                    let copies = if is_split { 3 } else { 1 };
+                    sets += copies * (1 + within);
                     return Ok(TreeNodeRecursion::Jump);
                 }
                 if let Some(subquery) = subquery_of(e) {

@@ -76,15 +76,12 @@ fn extremes(expr: &PhysicalExprRef, rows: &Statistics) -> Option<(ScalarValue, S
         let shifted = shifted.ok()?;
         (!shifted.is_null() && is_ordered(&shifted.data_type())).then_some(shifted)
     };
-    let (first, last) = (shifted(least)?, shifted(greatest)?);
-    if calendar_offset(&first.data_type(), &added, true).is_none() {
-        return Some((first, last));
+    let (start, end) = (shifted(least)?, shifted(greatest)?);
+    if calendar_offset(&start.data_type(), &added, true).is_none() {
+        return Some((start, end));
     }
     let back = ScalarValue::IntervalMonthDayNano(Some(MOST_BACK));
-    Some((
-        first.sub_checked(&back).ok()?,
-        last.add_checked(&back).ok()?,
-    ))
+    Some((start.sub_checked(&back).ok()?, end.add_checked(&back).ok()?))
 }
 
 /// What is added to an expression, or subtracted from it.
