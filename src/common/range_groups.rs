@@ -84,6 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "lists of ranges")]
     fn unions_have_each_row_once() {
         let mut groups = RangeGroups::default();
         let mut expected = vec![];

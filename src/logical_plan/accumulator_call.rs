@@ -100,6 +100,24 @@ impl AccumulatorCall {
         Ok(StateFunction::try_new(self.physical(types)?)?.state_type())
     }
 
+    /// Why there is no state over columns of these types such as `state`, which has been returned without rows, if there
+    /// is none.
+    ///
+    /// # Errors
+    /// As [`Self::physical`].
+    pub(crate) fn why_no_state(
+        &self,
+        types: &[DataType],
+        state: &[ScalarValue],
+    ) -> Result<Option<&'static str>> {
+        let DataType::Struct(fields) = self.state_type(types)? else {
+            return Ok(Some("has no state"));
+        };
+        let stated = fields.iter().map(|field| field.data_type().clone());
+        let is_stated = state.iter().map(ScalarValue::data_type).eq(stated);
+        Ok((!is_stated).then_some("has another state than it says"))
+    }
+
     /// The type of a range of sorted rows: the number of the build side that has them, the first row, and the one after
     /// the last.
     #[must_use]

@@ -126,8 +126,8 @@ async fn statistics_of_groups_are_those_of_datafusion() {
                 if !is_number && !aggregate.starts_with("count") {
                     continue;
                 }
-                let join = ["JOIN", "LEFT JOIN"][random.below(2) as usize];
-                let on = ons[random.below(2) as usize];
+                let join = ["JOIN", "LEFT JOIN"][random.below(2)];
+                let on = ons[random.below(2)];
                 for (j, group) in groups.iter().enumerate() {
                     let beside = besides[(i + j) % besides.len()];
                     let beside = if beside.contains("stddev") {

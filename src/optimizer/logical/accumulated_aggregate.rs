@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Column, Result, ScalarValue};
+use datafusion::common::{Column, Result};
 use datafusion::functions_aggregate::approx_distinct::ApproxDistinct;
 use datafusion::functions_aggregate::approx_median::ApproxMedian;
 use datafusion::functions_aggregate::approx_percentile_cont::ApproxPercentileCont;
@@ -126,18 +126,11 @@ impl AggregateDecomposition<'_> {
         }
         accumulator.output = AccumulatorOutput::State;
         let accumulator = Arc::new(accumulator);
-        let state_type = accumulator.state_type(&types)?;
-        let DataType::Struct(fields) = &state_type else {
-            return refuse("has no state");
-        };
         let state = first.state()?;
-        if !state
-            .iter()
-            .map(ScalarValue::data_type)
-            .eq(fields.iter().map(|field| field.data_type().clone()))
-        {
-            return refuse("has another state than it says");
+        if let Some(reason) = accumulator.why_no_state(&types, &state)? {
+            return refuse(reason);
         }
+        let state_type = accumulator.state_type(&types)?;
         let merge = MergeStatesUdaf::try_new(&accumulator, types, unmatched)?;
         let column = self.add_call(accumulator, arguments, state_type);
         let merge = Arc::new(AggregateUDF::from(merge));

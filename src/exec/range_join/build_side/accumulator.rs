@@ -47,13 +47,17 @@ pub(crate) struct RangeAccumulator {
     _retained: Vec<PreparedColumn>,
 }
 
+/// What takes the accumulator of a range, which has accumulated these bytes, and returns those of what it keeps.
+type TakeAccumulated<'a> =
+    dyn FnMut(&Range<usize>, Box<dyn Accumulator>, usize) -> Result<usize> + 'a;
+
 impl RangeAccumulator {
     /// The aggregate over sorted columns, one for each argument of the call, and the order statistics of the first one
     /// if the aggregate is one of them. Other states of blocks are those of `states`. What is built of them is built on
     /// up to `threads` threads.
     pub(crate) fn try_new(
         call: &Arc<AccumulatorCall>,
-        columns: Vec<ArrayRef>,
+        columns: &[ArrayRef],
         statistics: Option<Arc<OrderStatistics>>,
         states: &dyn StatesKeeper,
         threads: usize,
@@ -64,10 +68,10 @@ impl RangeAccumulator {
         let statistics = order_statistic(call)
             .filter(|statistic| value_type.is_some_and(|t| statistic.is_known_for(&t)))
             .zip(statistics);
-        let rows = Arc::new(AccumulatedRows::try_new(call, columns.clone(), memory)?);
+        let rows = Arc::new(AccumulatedRows::try_new(call, columns.to_vec(), memory)?);
         let states = if statistics.is_none() {
             let make = || BlockStates::try_new(&rows, threads, metrics, memory);
-            states.states(call, &columns, &make)
+            states.states(call, columns, &make)
         } else {
             None
         };
@@ -238,7 +242,7 @@ impl RangeAccumulator {
         ranges: &[Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
         memory: &MemoryReservation,
-        take: &mut dyn FnMut(&Range<usize>, Box<dyn Accumulator>, usize) -> Result<usize>,
+        take: &mut TakeAccumulated<'_>,
     ) -> Result<()> {
         let (states, function) = (self.states.as_deref(), self.rows.function());
         let (taken, registered) = (Cell::new(0), Cell::new(0));

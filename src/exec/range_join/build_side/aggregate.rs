@@ -75,9 +75,9 @@ impl AggregateEvaluator {
                     _ => None,
                 });
             let statistics = evaluator.statistics().cloned();
-            let arrays = arrays.collect();
+            let arrays: Vec<ArrayRef> = arrays.collect();
             let mut accumulator = RangeAccumulator::try_new(
-                call, arrays, statistics, states, threads, metrics, memory,
+                call, &arrays, statistics, states, threads, metrics, memory,
             )?;
             if accumulator.returns_ranges() {
                 let retained = aggregate.arguments.iter();

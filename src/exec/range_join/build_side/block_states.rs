@@ -249,7 +249,7 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let (call, columns) = (Arc::new(call), columns.to_vec());
-        RangeAccumulator::try_new(&call, columns, None, &NoKeeper, threads, &metrics, &memory)
+        RangeAccumulator::try_new(&call, &columns, None, &NoKeeper, threads, &metrics, &memory)
             .expect("a function over floats")
     }
 

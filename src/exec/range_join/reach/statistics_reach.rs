@@ -163,9 +163,9 @@ mod tests {
             Operator::Minus,
             Arc::new(Literal::new(month.clone())),
         ));
-        let (_, last) = extremes(&sum, &rows).unwrap();
+        let (_, greatest) = extremes(&sum, &rows).unwrap();
         // Two hours earlier than the greatest, but a month before it the later one.
         let before = time("2026-03-30T23:00:00").sub_checked(&month).unwrap();
-        assert!(before <= last, "{before} is beyond {last}");
+        assert!(before <= greatest, "{before} is beyond {greatest}");
     }
 }

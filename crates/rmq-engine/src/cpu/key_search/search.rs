@@ -596,7 +596,7 @@ mod tests {
                 let most = if length > 0 {
                     length
                 } else {
-                    random.usize(..rows + 1)
+                    random.usize(..=rows)
                 };
                 let to = rows.min(from + most);
                 chunks.push(column(&keys[from..to]));
