@@ -100,8 +100,8 @@ impl AccumulatorCall {
         Ok(StateFunction::try_new(self.physical(types)?)?.state_type())
     }
 
-    /// Why there is no state over columns of these types such as `state`, which has been returned without rows, if there
-    /// is none.
+    /// Why there is no state over columns of these types such as `state`, which has been returned without rows, if
+    /// there is none.
     ///
     /// # Errors
     /// As [`Self::physical`].
@@ -118,8 +118,8 @@ impl AccumulatorCall {
         Ok((!is_stated).then_some("has another state than it says"))
     }
 
-    /// The type of a range of sorted rows: the number of the build side that has them, the first row, and the one after
-    /// the last.
+    /// The type of a range of sorted rows: the number of the build side that has them, the first row, and the one
+    /// after the last.
     #[must_use]
     pub fn range_type() -> DataType {
         let field = |name| Field::new(name, DataType::UInt32, false);

@@ -17,9 +17,11 @@ use crate::column::{Column, SharedSlice};
 use crate::comparison::Comparison;
 use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::key_search::arithmetic::{ArithmeticKeys, KeyArithmetic};
-use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::rmq::kernels::kernel::Kernel;
-use crate::cpu::simd::dispatch::SupportedSimd;
+use crate::cpu::rmq::kernels::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
+use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::cpu::simd::prefetch::prefetch;
 use crate::error::EngineError;
 use crate::key::Encoding;
@@ -118,7 +120,7 @@ impl<K> Chunks<'_, K> {
     private_bounds,
     reason = "only the entry points of each width are public"
 )]
-impl<K: KeyArithmetic + CpuKey> CpuKeySearch<K> {
+impl<K: NarrowKey> CpuKeySearch<K> {
     pub(crate) fn from_columns(
         columns: &[Column<K>],
         group_starts: &[usize],
@@ -298,9 +300,45 @@ pub(crate) struct SortedKeys<'a, K> {
     arithmetic: &'a [Option<(usize, ArithmeticKeys<K>)>],
 }
 
+/// A key with a search for each instruction set.
+pub(crate) trait NarrowKey: KeyArithmetic + Pod {
+    /// See [`narrow`].
+    fn narrow(
+        simd: SupportedSimd,
+        keys: SortedKeys<'_, Self>,
+        candidates: &mut CandidateRanges,
+        comparison: Comparison,
+        bounds: Bounds<'_, Self>,
+    );
+}
+
+/// Compiles the search for the kernels of AVX-512, AVX2 and the base instruction set, or for the last alone.
+macro_rules! narrow_key {
+    ($key:ty: $($kernel:ty),+) => {
+        impl NarrowKey for $key {
+            multiversion! {
+                fn narrow[](
+                    keys: SortedKeys<'_, $key>,
+                    candidates: &mut CandidateRanges,
+                    comparison: Comparison,
+                    bounds: Bounds<'_, $key>,
+                )
+                where S in [$($kernel),+] {
+                    narrow::<$key, S>(keys, candidates, comparison, bounds);
+                }
+            }
+        }
+    };
+}
+
+narrow_key!(u32: Avx512, Avx2, Portable);
+narrow_key!(u64: Avx512, Avx2, Portable);
+// Vectors have no comparison of this width.
+narrow_key!(u128: Portable);
+
 /// Intersects each row's candidates with the positions whose key compares so with the row's bound.
 #[inline(always)]
-pub(crate) fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
+fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
     keys: SortedKeys<'_, K>,
     candidates: &mut CandidateRanges,
     comparison: Comparison,

@@ -8,9 +8,6 @@ use bytemuck::Pod;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
 
-use crate::candidate_ranges::CandidateRanges;
-use crate::comparison::Comparison;
-use crate::cpu::key_search::search::{self as key_search, Bounds, SortedKeys};
 use crate::cpu::rmq::build::{self, Source};
 use crate::cpu::rmq::crossing;
 use crate::cpu::rmq::kernels::kernel::Kernel;
@@ -39,15 +36,6 @@ pub(crate) trait CpuKey: Key + Pod {
         left: &[i64],
         right: &[i64],
         out: Answers<'_, Self>,
-    );
-
-    /// See [`key_search::narrow`].
-    fn narrow(
-        simd: SupportedSimd,
-        keys: SortedKeys<'_, Self>,
-        candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: Bounds<'_, Self>,
     );
 
     /// See [`crossing::crossings`].
@@ -143,18 +131,6 @@ macro_rules! cpu_key {
                 fn fill[](source: Source<'_, $key>, top: usize, parts: Parts<'_, $key>)
                 where S in [$($kernel),+] {
                     build::fill::<$key, S>(source, top, parts);
-                }
-            }
-
-            multiversion! {
-                fn narrow[](
-                    keys: SortedKeys<'_, $key>,
-                    candidates: &mut CandidateRanges,
-                    comparison: Comparison,
-                    bounds: Bounds<'_, $key>,
-                )
-                where S in [$($kernel),+] {
-                    key_search::narrow::<$key, S>(keys, candidates, comparison, bounds);
                 }
             }
 
