@@ -128,7 +128,8 @@ async fn statistics_of_groups_are_those_of_datafusion() {
                 }
                 let join = ["JOIN", "LEFT JOIN"][random.below(2)];
                 let on = ons[random.below(2)];
-                for (j, group) in groups.iter().enumerate() {
+                let half = groups.iter().enumerate().skip(random.below(2)).step_by(2);
+                for (j, group) in half {
                     let beside = besides[(i + j) % besides.len()];
                     let beside = if beside.contains("stddev") {
                         // Its digits differ from those of DataFusion's accumulators of groups.
