@@ -46,7 +46,7 @@ pub enum AccumulatorOutput {
     /// The accumulator's state, a struct. It is NULL without rows.
     State,
     /// Which sorted rows they are, a struct of [`AccumulatorCall::range_type`]. A
-    /// [`GroupStatistics`](crate::logical_plan::group_statistics::GroupStatistics) above GROUP BY has the value of the
+    /// `GroupStatistics` above GROUP BY has the value of the
     /// ranges of each group.
     Range,
 }
