@@ -298,14 +298,16 @@ impl<K: Key + Pod> Listing<'_, K> {
 
     /// The rows of a range that are not NULL, of a column that has NULLs.
     fn valid_rows(&self, left: i64, right: i64) -> impl Iterator<Item = usize> {
-        let offset = self.0.context.alignment_offset;
+        let (offset, valid) = (self.0.context.alignment_offset, self.0.context.valid);
         let (left, right) = self.clip(left, right);
-        let rows = (left <= right).then(|| (left - offset, right - offset));
-        let valid = self.0.context.valid.zip(rows);
-        valid.into_iter().flat_map(|(valid, (left, right))| {
-            let rows = std::iter::successors(valid.next(left), |at| valid.next(at + 1));
-            rows.take_while(move |at| *at <= right)
-        })
+        let next = move |row| valid.and_then(|valid| valid.next(row));
+        let first = if left <= right {
+            next(left - offset)
+        } else {
+            None
+        };
+        let rows = std::iter::successors(first, move |at| next(at + 1));
+        rows.take_while(move |at| at + offset <= right)
     }
 
     /// Finds the blocks of the column that overlap with ranges of a tile and are of interest. Of a range with at least
