@@ -271,7 +271,7 @@ fn check_order(order: &[SortExpr], scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// Checks what an expression compares, but for its parts.
+/// Checks what an expression compares, without its parts.
 fn check(expr: &Expr, scope: &Scope) -> Result<()> {
     let (what, compared): (&str, Vec<&Expr>) = match expr {
         Expr::AggregateFunction(call) => {

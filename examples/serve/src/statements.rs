@@ -222,7 +222,7 @@ impl QueryParser for Statements {
                 "a prepared statement has one command",
             ));
         }
-        // The rows of a FETCH would come without a description of their columns, of which psycopg dies.
+        // The rows of a FETCH would come without a description of their columns, and psycopg would die.
         if matches!(
             statement,
             Statement::Declare { .. } | Statement::Fetch { .. }

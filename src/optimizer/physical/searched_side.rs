@@ -22,8 +22,8 @@ use crate::optimizer::physical::null_safe_filter::{Keys, take_null_safe_keys};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
-/// With more than one probe row for so many build rows, their windows are not expected to prune the build side.
-const MIN_ROWS_PER_WINDOW: usize = 64;
+/// With more than one probe row for this many build rows, their windows are not expected to prune the build side.
+const MIN_ROWS_PER_PRUNING_WINDOW: usize = 64;
 
 /// The join with one of its sides as the one that is searched: the better one, if either can be.
 pub(super) fn choose_side<'a>(join: &'a Join<'a>, choice: RangeJoinChoice) -> Match<Oriented<'a>> {
@@ -208,6 +208,6 @@ impl<'a> Oriented<'a> {
         };
         self.condition.is_closed()
             && rows > MAX_EAGERLY_SORTED_ROWS
-            && windows <= rows / MIN_ROWS_PER_WINDOW
+            && windows <= rows / MIN_ROWS_PER_PRUNING_WINDOW
     }
 }

@@ -31,6 +31,7 @@ mod lazy_index;
 mod partition;
 pub(crate) mod rmq;
 pub(crate) mod simd;
+mod threads;
 mod wavelet_matrix;
 
 pub use engine::CpuEngine;

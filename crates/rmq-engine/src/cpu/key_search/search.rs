@@ -23,6 +23,7 @@ use crate::cpu::rmq::kernels::portable::Portable;
 use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
 use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::cpu::simd::prefetch::prefetch;
+use crate::cpu::threads::in_parallel;
 use crate::error::EngineError;
 use crate::key::Encoding;
 
@@ -193,17 +194,10 @@ impl<K: NarrowKey> CpuKeySearch<K> {
             let mut level = HugePageBuf::zeroed(samples + BLOCK)?;
             let share = samples.div_ceil(threads.min(keys / MIN_PER_THREAD).max(1));
             let below = levels.last().map(|below| &**below);
-            std::thread::scope(|scope| {
-                let parts = level[..samples].chunks_mut(share);
-                for (part, first) in parts.zip((0..).step_by(share)) {
-                    let mut fill = move || fill_level(part, first, below, chunks, self.encoding);
-                    if first + share < samples {
-                        scope.spawn(fill);
-                    } else {
-                        fill();
-                    }
-                }
-            });
+            let parts = level[..samples].chunks_mut(share).zip((0..).step_by(share));
+            in_parallel(parts, |(part, first)| {
+                fill_level(part, first, below, chunks, self.encoding);
+            })?;
             levels.push(level);
             keys = samples;
         }
@@ -667,6 +661,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn levels_are_the_same_by_any_number_of_threads() {
+        let keys: Vec<i64> = (0..3 * MIN_PER_THREAD as i64).map(|i| i * i).collect();
+        let levels = |threads| {
+            let sorted = CpuKeySearch::from_columns(&[column(&keys)], &[0, keys.len()], threads);
+            let levels = sorted.expect("memory").levels;
+            levels
+                .iter()
+                .map(|level| level.to_vec())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(levels(3), levels(1));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub trait SearchKey: Key + Pod {
     /// [`SearchKey::search_bytes`].
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`].
+    /// [`EngineError::OutOfMemory`]; [`EngineError::Thread`] if a thread cannot be started.
     fn search_over(
         columns: &[Column<Self>],
         group_starts: &[usize],

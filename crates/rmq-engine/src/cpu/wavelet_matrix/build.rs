@@ -1,8 +1,8 @@
 //! The build: for each level from the highest bit on, the rows are partitioned by that bit, on all threads.
 
 use crate::cpu::huge_page_buf::HugePageBuf;
+use crate::cpu::threads::in_parallel;
 use crate::cpu::wavelet_matrix::bits::{Block, POSITIONS, block, blocks};
-use crate::cpu::wavelet_matrix::threads::in_parallel;
 use crate::error::EngineError;
 
 /// Rows per thread below which a further thread does not make the build faster.

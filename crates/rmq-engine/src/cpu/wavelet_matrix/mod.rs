@@ -20,7 +20,6 @@ mod distinct;
 mod key_statistics;
 mod matrix;
 mod ranks;
-mod threads;
 
 pub use distinct::previous_rows;
 pub use key_statistics::{DistinctCounts, KeyStatistics};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::column::{Column, Validity};
-use crate::cpu::wavelet_matrix::threads::in_parallel;
+use crate::cpu::threads::in_parallel;
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
 

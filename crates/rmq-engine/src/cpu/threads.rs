@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 
 /// Calls `work` with each item, each but the first on a thread of its own. Returns what it returned, in order.
-pub(super) fn in_parallel<T: Send, R: Send>(
+pub(crate) fn in_parallel<T: Send, R: Send>(
     mut items: impl Iterator<Item = T>,
     work: impl Fn(T) -> R + Sync,
 ) -> Result<Vec<R>, EngineError> {
