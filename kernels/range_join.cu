@@ -187,6 +187,7 @@ struct Bound {
   const void* keys;      // stored bits
   const u32* valid;      // a query with a NULL bound matches nothing; null without NULLs
   u64 fold[2], flip[2];  // the encoding of `keys`
+  i64 shift;             // added to the stored bits, which are signed integers of 32 or 64 bits if it is not 0
   u32 kind, unused;
 };
 
@@ -195,6 +196,7 @@ struct Search {
   const void* keys;    // of the build side in sorted order, encoded
   const u32* starts;   // of groups, and the end of the last one
   const void* ids;     // the group of each query; null if all are of group 0
+  u32* overflow;       // set to 1 if a shift moves a bound beyond its type; null if all shifts are 0
   u32 narrow_ids;      // whether ids take 16 bits, otherwise 32
   u32 groups;          // an id that is not below it is of no group
   u32 bounds;
@@ -222,8 +224,22 @@ template <class K> __device__ __forceinline__ u32 place_of(const K* keys, u32 fr
   return from;
 }
 
-template <class K> __device__ __forceinline__ K bound_of(const Bound& bound, u32 q) {
-  return Key<K>::fold(static_cast<const K*>(bound.keys)[q], Key<K>::word(bound.fold), Key<K>::word(bound.flip));
+__device__ __forceinline__ u32 shifted(u32 bits, i64 shift, bool& overflows) {
+  i64 sum = i64(int(bits)) + shift;
+  overflows |= sum != i64(int(sum));
+  return u32(sum);
+}
+__device__ __forceinline__ u64 shifted(u64 bits, i64 shift, bool& overflows) {
+  u64 sum = bits + u64(shift);
+  overflows |= i64((bits ^ sum) & (u64(shift) ^ sum)) < 0;
+  return sum;
+}
+__device__ __forceinline__ u128 shifted(u128 bits, i64, bool&) { return bits; }
+
+// Returns the key of a query's bound, which is not NULL.
+template <class K> __device__ __forceinline__ K bound_of(const Bound& bound, u32 q, bool& overflows) {
+  K bits = shifted(static_cast<const K*>(bound.keys)[q], bound.shift, overflows);
+  return Key<K>::fold(bits, Key<K>::word(bound.fold), Key<K>::word(bound.flip));
 }
 
 // Finds the range of each query: inclusive places, as `answer_*` takes them; 1 and 0 if it is empty.
@@ -243,14 +259,14 @@ template <class K> __device__ __forceinline__ void search(const Search& s, u32 m
     }
   }
   u32 l = first, r = behind;
-  bool is_valid = true;
+  bool is_valid = true, overflows = false;
   for (u32 b = 0; b < s.bounds; b++) {
     const Bound& bound = s.bound[b];
     if (bound.valid && !bit_at(bound.valid, q)) {
       is_valid = false;
       break;
     }
-    u32 place = place_of(keys, l, r, bound_of<K>(bound, q), (bound.kind & AFTER_EQUAL) != 0);
+    u32 place = place_of(keys, l, r, bound_of<K>(bound, q, overflows), (bound.kind & AFTER_EQUAL) != 0);
     if (bound.kind & LOWER) {
       l = place;
     } else {
@@ -260,10 +276,10 @@ template <class K> __device__ __forceinline__ void search(const Search& s, u32 m
   if (s.prevailing && is_valid) {
     K low = Key<K>::max();
     for (u32 b = 0; b < s.bounds; b++)
-      if (s.bound[b].kind & LOWER) low = bound_of<K>(s.bound[b], q);
+      if (s.bound[b].kind & LOWER) low = bound_of<K>(s.bound[b], q, overflows);
     bool opens = true;
     for (u32 b = 0; b < s.bounds; b++)
-      if (!(s.bound[b].kind & LOWER)) opens = opens && !Key<K>::less(bound_of<K>(s.bound[b], q), low);
+      if (!(s.bound[b].kind & LOWER)) opens = opens && !Key<K>::less(bound_of<K>(s.bound[b], q, overflows), low);
     u32 after = opens ? place_of(keys, first, behind, low, true) : first;
     if (after > first) {
       bool empty = l >= r;
@@ -271,6 +287,7 @@ template <class K> __device__ __forceinline__ void search(const Search& s, u32 m
       r = empty ? after : r;
     }
   }
+  if (overflows) atomicOr(s.overflow, 1u);
   bool some = is_valid && l < r;
   left[q] = some ? l : 1u;
   right[q] = some ? r - 1 : 0u;

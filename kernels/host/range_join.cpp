@@ -4,6 +4,19 @@
 #include "columns.h"
 #include "sorting.h"
 
+// Whether the bits, as a signed integer, can be moved so.
+inline bool can_shift(u32 bits, i64 by) {
+  bool overflows = false;
+  shifted(bits, by, overflows);
+  return !overflows;
+}
+inline bool can_shift(u64 bits, i64 by) {
+  bool overflows = false;
+  shifted(bits, by, overflows);
+  return !overflows;
+}
+inline bool can_shift(u128, i64 by) { return by == 0; }
+
 template <class K> struct JoinKernels {
   const char* name;
   void (*check)(Rows, const u32*, u32*);
@@ -184,7 +197,7 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   // Queries.
   u32 m = u32(random.between(1, 200)), count = u32(random.below(4));
   bool prevailing = random.one_in(3);
-  std::vector<Buffer<K>> bounds;
+  std::vector<Buffer<K>> bounds, unshifted;
   std::vector<Buffer<u32>> masks;
   std::vector<std::vector<bool>> is_valid;
   std::vector<u32> kinds;
@@ -196,12 +209,22 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
     has_lower |= (kind & LOWER) != 0;
     bounds.emplace_back(m);
     is_valid.emplace_back();
+    unshifted.emplace_back(m);
+    i64 shift = random.one_in(3) ? 0 : i64(random.bits()) >> random.between(1, 60);
+    if (sizeof(K) == 4) shift = int(shift);
     for (u32 q = 0; q < m; q++) {
       bounds[b][q] = random.one_in(8) ? column.bits[random.below(n)] : side.keys.bits[random.below(n)];
       is_valid[b].push_back(!random.one_in(10));
+      // A NULL may be anything, also moved beyond its type.
+      if (is_valid[b][q] && !can_shift(bounds[b][q], -shift)) shift = 0;
+    }
+    for (u32 q = 0; q < m; q++) {
+      bool ignored = false;
+      unshifted[b][q] = shifted(bounds[b][q], -shift, ignored);
     }
     masks.push_back(bitmap_of(is_valid[b]));
-    search.bound[b].keys = bounds[b].data();
+    search.bound[b].keys = unshifted[b].data();
+    search.bound[b].shift = shift;
     search.bound[b].valid = masks[b].data();
     set_words(search.bound[b].fold, side.keys.storage.fold);
     set_words(search.bound[b].flip, side.keys.storage.flip);
@@ -215,6 +238,8 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   search.keys = sorted_keys.data();
   search.starts = starts.data();
   search.ids = has_ids ? ids.data() : nullptr;
+  u32 overflow = 0;
+  search.overflow = &overflow;
   search.groups = side.groups;
   search.bounds = count;
   search.prevailing = prevailing;
@@ -227,6 +252,7 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
     for (u32 b = 1; b < count; b++) search.bound[b - 1] = search.bound[b];
     emulate::launch(blocks_for(m), 256, seed, [&] { kernels.search(search, m, left.data(), right.data()); });
   }
+  expect(overflow == 0, name, "no overflow", 0);
   Buffer<u64> counts(m);
   Buffer<Integer> sums_found(m);
   Buffer<u32> matched((m + 31) / 32), sums_valid((m + 31) / 32), last_valid((m + 31) / 32), found_valid((m + 31) / 32), is_found((m + 31) / 32);
@@ -313,6 +339,22 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   }
 }
 
+// Values at the ends of a type, moved within it and beyond.
+template <class K, class Int> void test_shifts() {
+  constexpr i64 low = std::numeric_limits<Int>::min(), high = std::numeric_limits<Int>::max();
+  auto overflows = [](i64 value, i64 shift) {
+    bool found = false;
+    K moved = shifted(K(value), shift, found);
+    expect(found || i64(Int(moved)) == value + shift, "shift", "value", u64(value));
+    return found;
+  };
+  for (i64 by : {i64(1), i64(1000), high}) {
+    expect(!overflows(low, by) && !overflows(high, -by) && !overflows(0, by) && !overflows(-1, -by), "shift", "within", u64(by));
+    expect(overflows(high, by) && overflows(low, -by), "shift", "beyond", u64(by));
+  }
+  expect(overflows(-1, low) && !overflows(0, low) && !overflows(high, low), "shift", "by the least", 0);
+}
+
 int main(int count, char** arguments) {
   int cases = count > 1 ? std::atoi(arguments[1]) : 500;
   for (int number = 0; number < cases; number++) {
@@ -321,5 +363,7 @@ int main(int count, char** arguments) {
     test(KERNELS(u64, u64), random);
     test(KERNELS(u128, u128), random);
   }
+  test_shifts<u32, int>();
+  test_shifts<u64, i64>();
   std::printf("%d build sides per key width\n", cases);
 }

@@ -74,18 +74,6 @@ pub enum Unmatched {
     Only,
 }
 
-impl Unmatched {
-    /// Whether a probe row is in the output, by whether it has a match.
-    #[must_use]
-    pub fn keeps(self, has_match: bool) -> bool {
-        match self {
-            Self::Drop => has_match,
-            Self::Keep => true,
-            Self::Only => !has_match,
-        }
-    }
-}
-
 /// One aggregate over the matching rows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeAggregate<E> {

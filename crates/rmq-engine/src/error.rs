@@ -45,6 +45,9 @@ pub enum EngineError {
     Unsupported(&'static str),
     /// Arguments do not fit each other, or what was built; the text tells which.
     Invalid(String),
+    /// A bound of a row is moved beyond the values of its type
+    /// ([`ProbeBound::shift`](crate::ProbeBound::shift)).
+    Overflow,
     /// A build, or a listing of rows, was cancelled.
     Stopped,
     /// There is no usable GPU.
@@ -122,6 +125,7 @@ impl fmt::Display for EngineError {
                     "this machine lacks {what}, which the engine was told to use"
                 )
             }
+            Self::Overflow => f.write_str("a bound is moved beyond the values of its type"),
             Self::Stopped => f.write_str("the work of a range-minimum index was stopped"),
             Self::NoDevice { why } | Self::Invalid(why) => f.write_str(why),
             Self::DeviceMemory {

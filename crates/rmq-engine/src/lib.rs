@@ -37,7 +37,7 @@ pub use key::{Encoding, Extreme, Key};
 pub use order_statistics::{OrderStatistics, RangeDistinct};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{
-    Addends, ColumnChunks, ExtremeIndex, OutputValues, PartGroups, RangeJoinAnswer,
+    Addends, ColumnChunks, ExtremeIndex, OutputValues, PartGroups, ProbeBound, RangeJoinAnswer,
     RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe,
     RangeJoinTimes, RangeRow, RowGroups, RowIds,
 };

@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::column::Column;
 use crate::comparison::Comparison;
 use crate::error::EngineError;
-use crate::key::{Extreme, Key};
+use crate::key::{Encoding, Extreme, Key};
 use crate::outputs::OutputBuffer;
 
 /// Chunks of one column that follow each other, of one key width. All chunks have the same encoding.
@@ -292,17 +292,64 @@ pub struct RangeJoinProbe<'a> {
     pub rows: usize,
     /// The group of each row in chunks, if the build side has groups. An id that is no group's matches nothing.
     pub groups: Option<Vec<&'a [u32]>>,
-    /// Each bound with its comparison `key ? bound` and one value per row, of the keys' width. A row with a NULL bound
-    /// matches nothing. Any number of bounds, also on one side; none leaves all rows of the group.
-    pub bounds: Vec<(Comparison, ColumnChunks)>,
+    /// What bounds are made of: columns with one value per row, of the keys' width.
+    pub columns: Vec<ColumnChunks>,
+    /// The bounds of each row. A row with a NULL bound matches nothing. Any number of bounds, also on one side; none
+    /// leaves all rows of the group.
+    pub bounds: Vec<ProbeBound>,
     /// Whether each range extends down to the prevailing row, the last one of the group at or before the lower bound.
     /// There must be exactly one lower bound, and at most 8 bounds. A row with a NULL bound, or whose lower bound is
     /// above an upper one, still matches nothing.
     pub prevailing: bool,
 }
 
+/// A bound of each probe row, `key ? column + shift`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeBound {
+    /// How keys in the range compare with the bound.
+    pub comparison: Comparison,
+    /// The column, one of [`RangeJoinProbe::columns`]. Several bounds of one column take its way up once.
+    pub column: usize,
+    /// What is added to the column's stored bits. Not 0 only for signed integers of 32 or 64 bits, in their order.
+    pub shift: i64,
+}
+
 /// The most bounds of a probe row that takes a prevailing row.
 pub const MAX_PREVAILING_BOUNDS: usize = 8;
+
+impl ProbeBound {
+    /// Checks that the column is one of these, and that its values can be moved by the shift.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`].
+    fn check(&self, columns: &[ColumnChunks]) -> Result<(), EngineError> {
+        let Some(column) = columns.get(self.column) else {
+            return Err(EngineError::Invalid(format!(
+                "a bound is made of column {} of a batch with {} of them",
+                self.column,
+                columns.len()
+            )));
+        };
+        let are_signed = match column {
+            ColumnChunks::W32(chunks) => are_signed(chunks) && i32::try_from(self.shift).is_ok(),
+            ColumnChunks::W64(chunks) => are_signed(chunks),
+            ColumnChunks::W128(_) => false,
+        };
+        if self.shift == 0 || are_signed {
+            return Ok(());
+        }
+        Err(EngineError::Invalid(format!(
+            "a bound is moved by {}, and its values are no signed integers of 32 or 64 bits, or of fewer bits than that",
+            self.shift
+        )))
+    }
+}
+
+/// Returns whether the bits of all chunks are those of signed integers in ascending order.
+fn are_signed<K: Key>(chunks: &[Column<K>]) -> bool {
+    let mut chunks = chunks.iter();
+    chunks.all(|chunk| chunk.encoding() == Encoding::signed())
+}
 
 impl RangeJoinProbe<'_> {
     /// Checks that the parts fit each other, and a build side with keys of `key_bytes` bytes, with groups or without.
@@ -319,12 +366,20 @@ impl RangeJoinProbe<'_> {
         if let Some(groups) = &self.groups {
             fits("the group ids of probe rows", self.rows, chunk_rows(groups))?;
         }
-        for (_, bound) in &self.bounds {
-            bound.check("a bound")?;
-            fits("a bound", self.rows, bound.rows())?;
-            fits("a bound's value, in bytes,", key_bytes, bound.value_bytes())?;
+        for column in &self.columns {
+            column.check("a bound")?;
+            fits("a bound", self.rows, column.rows())?;
+            fits(
+                "a bound's value, in bytes,",
+                key_bytes,
+                column.value_bytes(),
+            )?;
         }
-        let lower = self.bounds.iter().filter(|(bound, _)| bound.is_lower());
+        for bound in &self.bounds {
+            bound.check(&self.columns)?;
+        }
+        let lower = self.bounds.iter();
+        let lower = lower.filter(|bound| bound.comparison.is_lower());
         if self.prevailing && (lower.count() != 1 || self.bounds.len() > MAX_PREVAILING_BOUNDS) {
             return Err(EngineError::Invalid(format!(
                 "a prevailing row needs one lower bound and at most {MAX_PREVAILING_BOUNDS} bounds"
@@ -540,7 +595,8 @@ pub trait RangeJoinIndex: Send + Sync + Debug {
     ///
     /// # Errors
     /// [`EngineError::Lengths`] or [`EngineError::Invalid`] if parts of the batch do not fit each other or an answer
-    /// was not built; errors of devices ([`EngineError::of_device`]), after which the CPU can take over.
+    /// was not built; [`EngineError::Overflow`] if a shift moves a bound beyond its type; errors of devices
+    /// ([`EngineError::of_device`]), after which the CPU can take over.
     fn answer(
         &self,
         probe: &RangeJoinProbe<'_>,

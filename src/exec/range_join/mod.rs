@@ -26,5 +26,6 @@ pub(crate) mod reach;
 pub(crate) mod row_join;
 pub(crate) mod row_properties;
 pub(crate) mod row_threshold;
+pub(crate) mod shifted_bounds;
 pub(crate) mod spill;
 pub(crate) mod task_slices;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
     Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, ExtremeIndex,
-    OutputValues, PartGroups, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
-    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups, RowIds,
+    OutputValues, PartGroups, ProbeBound, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex,
+    RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups, RowIds,
 };
 
 use rmq_bench::batches::GPU_BATCH_SIZE;
@@ -263,13 +263,17 @@ fn answer(
     let answer_batch = |start: usize| {
         let rows = start..q.min(start + GPU_BATCH_SIZE);
         let bound = |of| chunks(of, rows.clone(), Encoding::signed());
+        let bounds = [(Comparison::AtLeast, 0), (Comparison::AtMost, 1)];
+        let bounds = bounds.map(|(comparison, column)| ProbeBound {
+            comparison,
+            column,
+            shift: 0,
+        });
         let probe = RangeJoinProbe {
             rows: rows.len(),
             groups: Some(probes.groups[rows.clone()].chunks(CHUNK).collect()),
-            bounds: vec![
-                (Comparison::AtLeast, bound(&probes.low)),
-                (Comparison::AtMost, bound(&probes.high)),
-            ],
+            columns: vec![bound(&probes.low), bound(&probes.high)],
+            bounds: bounds.to_vec(),
             prevailing: false,
         };
         let min = RangeJoinAnswer::Extreme {

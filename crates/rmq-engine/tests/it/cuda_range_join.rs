@@ -7,8 +7,9 @@ use std::sync::atomic::AtomicBool;
 
 use rmq_engine::cuda::{CudaEngine, CudaOptions, Fault, devices};
 use rmq_engine::{
-    Addends, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, PartGroups,
-    RangeJoinAnswer, RangeJoinColumn, RangeJoinInput, RangeJoinProbe, RangeRow, RowGroups, RowIds,
+    Addends, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme,
+    OutputValues, PartGroups, ProbeBound, RangeJoinAnswer, RangeJoinColumn, RangeJoinInput,
+    RangeJoinProbe, RangeRow, RowGroups, RowIds, Validity,
 };
 
 use crate::cuda::open;
@@ -213,10 +214,16 @@ fn what_does_not_fit_is_an_error() {
     let stopped = add(&[RangeJoinColumn::new(column(10))], true);
     assert!(matches!(stopped, Err(EngineError::Stopped)));
 
-    let probe = |groups: Option<Vec<&'static [u32]>>, bounds| RangeJoinProbe {
+    let bound = |column, shift| ProbeBound {
+        comparison: Comparison::AtMost,
+        column,
+        shift,
+    };
+    let probe = |groups: Option<Vec<&'static [u32]>>, columns: Vec<ColumnChunks>| RangeJoinProbe {
         rows: 2,
         groups,
-        bounds,
+        bounds: (0..columns.len()).map(|i| bound(i, 0)).collect(),
+        columns,
         prevailing: false,
     };
     let groups = || Some(vec![&[0, 1][..]]);
@@ -234,10 +241,21 @@ fn what_does_not_fit_is_an_error() {
     }
     let without = index.answer(&probe(None, vec![]), &count);
     assert!(matches!(without, Err(EngineError::Invalid(_))));
-    let bound = |n| vec![(Comparison::AtMost, column(n))];
-    let long = index.answer(&probe(groups(), bound(3)), &count);
+    let long = index.answer(&probe(groups(), vec![column(3)]), &count);
     assert!(matches!(long, Err(EngineError::Lengths { .. })));
-    let mut prevailing = probe(groups(), bound(2));
+    let signed = ColumnChunks::W32(vec![Column::new(Arc::new(vec![1, 2]), Encoding::signed())]);
+    let wrong_bounds = [
+        (column(2), bound(1, 0)),
+        (column(2), bound(0, 1)),
+        (signed, bound(0, 1 << 31)),
+    ];
+    for (column, bound) in wrong_bounds {
+        let mut probe = probe(groups(), vec![column]);
+        probe.bounds = vec![bound];
+        let result = index.answer(&probe, &count);
+        assert!(matches!(result, Err(EngineError::Invalid(_))), "{bound:?}");
+    }
+    let mut prevailing = probe(groups(), vec![column(2)]);
     prevailing.prevailing = true;
     let no_lower = index.answer(&prevailing, &count);
     assert!(matches!(no_lower, Err(EngineError::Invalid(_))));
@@ -245,8 +263,65 @@ fn what_does_not_fit_is_an_error() {
         Arc::new(vec![1, 2]),
         Encoding::unsigned(),
     )]);
-    let wide = index.answer(&probe(groups(), vec![(Comparison::AtMost, wide)]), &count);
+    let wide = index.answer(&probe(groups(), vec![wide]), &count);
     assert!(matches!(wide, Err(EngineError::Lengths { .. })));
+}
+
+#[test]
+fn bounds_beyond_their_type_are_an_error() {
+    let Some(engine) = open_default() else { return };
+    let column = |values: Vec<i64>, valid: Option<u8>| {
+        let bits: Vec<u64> = values.into_iter().map(i64::cast_unsigned).collect();
+        let column = Column::new(Arc::new(bits), Encoding::signed());
+        let column = match valid {
+            Some(valid) => column.with_validity(Validity::new(Arc::new(vec![valid]), 0)),
+            None => Ok(column),
+        };
+        ColumnChunks::W64(vec![column.expect("a bit a row")])
+    };
+    let input = RangeJoinInput {
+        keys: column(vec![i64::MIN, -1, 7, i64::MAX], None),
+        groups: None,
+        columns: vec![],
+        row_numbers: false,
+    };
+    let index = engine.build_range_join(&input, 1).expect("it fits");
+    let index = index.expect("the engine builds range joins");
+    let counts = |bounds: &[(Comparison, i64)], valid| {
+        let bounds = bounds.iter().map(|(comparison, shift)| ProbeBound {
+            comparison: *comparison,
+            column: 0,
+            shift: *shift,
+        });
+        let probe = RangeJoinProbe {
+            rows: 3,
+            groups: None,
+            columns: vec![column(vec![0, i64::MAX - 1, -5], valid)],
+            bounds: bounds.collect(),
+            prevailing: false,
+        };
+        let outputs = index.answer(&probe, &[RangeJoinAnswer::Count])?;
+        let OutputValues::W64(counts) = &outputs[0].values else {
+            panic!("counts have 64 bits");
+        };
+        Ok::<_, EngineError>(counts.to_vec())
+    };
+    let (lower, upper) = (Comparison::AtLeast, Comparison::AtMost);
+    assert_eq!(counts(&[(lower, -1), (upper, 1)], None), Ok(vec![1, 1, 0]));
+    assert_eq!(
+        counts(&[(lower, -1), (upper, 12)], None),
+        Err(EngineError::Overflow)
+    );
+    // The second row is NULL.
+    assert_eq!(
+        counts(&[(lower, -1), (upper, 12)], Some(0b101)),
+        Ok(vec![2, 0, 2])
+    );
+    assert_eq!(
+        counts(&[(lower, i64::MIN)], None),
+        Err(EngineError::Overflow)
+    );
+    assert_eq!(counts(&[(upper, i64::MIN)], Some(0b011)), Ok(vec![1, 1, 0]));
 }
 
 #[test]

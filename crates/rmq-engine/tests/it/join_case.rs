@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
     Addends, CandidateRanges, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError,
-    Extreme, ExtremeIndex, Key, OutputValues, PartGroups, RangeJoinAnswer, RangeJoinColumn,
-    RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeRow, RowGroups, RowIds,
-    Validity,
+    Extreme, ExtremeIndex, Key, OutputValues, PartGroups, ProbeBound, RangeJoinAnswer,
+    RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeRow,
+    RowGroups, RowIds, Validity,
 };
 
 use crate::float_case::{exact_sum, random_floats};
@@ -20,11 +20,19 @@ use rmq_testing::Random;
 /// A width of keys and values: its chunks, and its bits as a number.
 pub trait JoinWidth: Width + Into<u128> {
     fn chunks(chunks: Vec<Column<Self>>) -> ColumnChunks;
+
+    /// The bits of a signed integer plus a shift; `None` if that is beyond the type, or bounds of it are not shifted.
+    fn shifted(self, shift: i64) -> Option<Self>;
 }
 
 impl JoinWidth for u32 {
     fn chunks(chunks: Vec<Column<Self>>) -> ColumnChunks {
         ColumnChunks::W32(chunks)
+    }
+
+    fn shifted(self, shift: i64) -> Option<Self> {
+        let sum = i64::from(self.cast_signed()).checked_add(shift)?;
+        Some(i32::try_from(sum).ok()?.cast_unsigned())
     }
 }
 
@@ -32,11 +40,20 @@ impl JoinWidth for u64 {
     fn chunks(chunks: Vec<Column<Self>>) -> ColumnChunks {
         ColumnChunks::W64(chunks)
     }
+
+    fn shifted(self, shift: i64) -> Option<Self> {
+        let sum = self.cast_signed().checked_add(shift)?;
+        Some(sum.cast_unsigned())
+    }
 }
 
 impl JoinWidth for u128 {
     fn chunks(chunks: Vec<Column<Self>>) -> ColumnChunks {
         ColumnChunks::W128(chunks)
+    }
+
+    fn shifted(self, shift: i64) -> Option<Self> {
+        (shift == 0).then_some(self)
     }
 }
 
@@ -350,9 +367,11 @@ pub const COMPARISONS: [Comparison; 4] = [
 /// Probe rows and their bounds.
 pub struct Batch<K> {
     ids: Option<Vec<u32>>,
-    comparisons: Vec<Comparison>,
-    /// For each comparison its keys and validity.
-    bounds: Vec<(Vec<K>, Vec<bool>)>,
+    /// The stored bits of what bounds are made of, and which are not NULL.
+    columns: Vec<(Vec<K>, Vec<bool>)>,
+    bounds: Vec<ProbeBound>,
+    /// The keys of each bound.
+    keys: Vec<Vec<K>>,
     prevailing: bool,
     rows: usize,
 }
@@ -369,7 +388,7 @@ impl<K: JoinWidth> Batch<K> {
             && comparisons.iter().filter(|one| one.is_lower()).count() == 1
             && comparisons.len() <= 8;
         let n = case.keys.len();
-        let bounds = comparisons.iter().map(|_| {
+        let column = |random: &mut Random| {
             let any = keys::<K>(Data::Uniform, 3, random);
             let keys = (0..rows).map(|_| match random.below(8) {
                 0 => any[random.below(3)],
@@ -377,12 +396,35 @@ impl<K: JoinWidth> Batch<K> {
                 _ if n > 0 => case.keys[random.below(n)],
                 _ => K::ZERO,
             });
-            let keys = keys.collect();
+            let bits = keys.map(|key| case.encoding.decode(key)).collect();
             let nulls = random.below(2) == 0;
             let valid = (0..rows).map(|_| random.below(12) > 0);
-            (keys, if nulls { valid.collect() } else { vec![] })
-        });
-        let bounds = bounds.collect();
+            (bits, if nulls { valid.collect() } else { vec![] })
+        };
+        let mut columns: Vec<(Vec<K>, Vec<bool>)> = vec![];
+        let (mut bounds, mut keys) = (vec![], vec![]);
+        for comparison in comparisons {
+            if columns.is_empty() || random.below(3) > 0 {
+                columns.push(column(random));
+            }
+            let (bits, valid) = &columns[columns.len() - 1];
+            let mut shift = 0;
+            if case.encoding == Encoding::signed() && random.below(2) == 0 {
+                shift = [1, -1, 5, -1000, i64::from(i32::MAX)][random.below(5)];
+                let may_overflow = |row: usize| valid.is_empty() || valid[row];
+                let overflows = |row: usize| bits[row].shifted(shift).is_none();
+                if (0..rows).any(|row| may_overflow(row) && overflows(row)) {
+                    shift = 0;
+                }
+            }
+            let key = |bits: &K| case.encoding.encode(bits.shifted(shift).unwrap_or(K::ZERO));
+            keys.push(bits.iter().map(key).collect());
+            bounds.push(ProbeBound {
+                comparison,
+                column: columns.len() - 1,
+                shift,
+            });
+        }
         let ids = case.groups.as_ref().map(|(_, count)| {
             let ids = (0..rows).map(|_| match random.below(12) {
                 0 => CandidateRanges::NO_GROUP,
@@ -392,8 +434,9 @@ impl<K: JoinWidth> Batch<K> {
         });
         Self {
             ids,
-            comparisons,
+            columns,
             bounds,
+            keys,
             prevailing,
             rows,
         }
@@ -406,20 +449,18 @@ impl<K: JoinWidth> Batch<K> {
         answers: &[RangeJoinAnswer],
         random: &mut Random,
     ) -> Result<Vec<RangeJoinOutput>, EngineError> {
-        let bounds = self.comparisons.iter().zip(&self.bounds);
-        let bounds = bounds.map(|(comparison, (keys, valid))| {
-            let bits: Vec<K> = keys.iter().map(|k| case.encoding.decode(*k)).collect();
-            let chunks = chunks_of(&bits, valid, case.encoding, random);
-            (*comparison, chunks)
-        });
-        let bounds = bounds.collect();
+        let columns = self.columns.iter();
+        let columns = columns
+            .map(|(bits, valid)| chunks_of(bits, valid, case.encoding, random))
+            .collect();
         let probe = RangeJoinProbe {
             rows: self.rows,
             groups: self.ids.as_ref().map(|ids| {
                 let cuts = cuts(self.rows, random).into_iter();
                 cuts.map(|rows| &ids[rows]).collect()
             }),
-            bounds,
+            columns,
+            bounds: self.bounds.clone(),
             prevailing: self.prevailing,
         };
         index.answer(&probe, answers)
@@ -428,25 +469,28 @@ impl<K: JoinWidth> Batch<K> {
     /// The rows of the build side that match a probe row, in sorted order.
     pub fn matches<'a>(&self, case: &'a Case<K>, row: usize) -> &'a [u32] {
         let group = self.ids.as_ref().map_or(0, |ids| ids[row]);
-        if group == CandidateRanges::NO_GROUP
-            || self
-                .bounds
-                .iter()
-                .any(|(_, valid)| !valid.is_empty() && !valid[row])
-        {
+        let mut bounds = self.bounds.iter();
+        let is_null = bounds.any(|bound| {
+            let (_, valid) = &self.columns[bound.column];
+            !valid.is_empty() && !valid[row]
+        });
+        if group == CandidateRanges::NO_GROUP || is_null {
             return &[];
         }
         let all = case.starts[group as usize]..case.starts[group as usize + 1];
         let mut range = all.clone();
-        let bounds = || self.comparisons.iter().zip(&self.bounds);
-        for (comparison, (keys, _)) in bounds() {
-            range = case.narrow(range, *comparison, keys[row]);
+        let bounds = || {
+            let comparisons = self.bounds.iter().map(|bound| bound.comparison);
+            comparisons.zip(&self.keys)
+        };
+        for (comparison, keys) in bounds() {
+            range = case.narrow(range, comparison, keys[row]);
         }
         if self.prevailing {
             let lower = bounds().find(|(comparison, _)| comparison.is_lower());
-            let (_, (lower, _)) = lower.expect("there is one");
-            let opens = bounds()
-                .all(|(comparison, (keys, _))| comparison.is_lower() || lower[row] <= keys[row]);
+            let (_, lower) = lower.expect("there is one");
+            let opens =
+                bounds().all(|(comparison, keys)| comparison.is_lower() || lower[row] <= keys[row]);
             let before = case.narrow(all, Comparison::AtMost, lower[row]);
             if opens && !before.is_empty() {
                 let last = before.end - 1;
@@ -586,7 +630,7 @@ pub fn compare<K: JoinWidth>(
                 "{answer:?} of probe row {row} of {}, {} build rows, {:?}, prevailing {}, matches {:?}",
                 batch.rows,
                 case.keys.len(),
-                batch.comparisons,
+                batch.bounds,
                 batch.prevailing,
                 &rows[..rows.len().min(10)],
             );

@@ -23,7 +23,7 @@ use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::decoder::buffer;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::{Comparison, RangeJoinAnswer, RangeJoinProbe};
+use rmq_engine::{EngineError, ProbeBound, RangeJoinAnswer, RangeJoinProbe};
 
 /// A build side on devices, and what a join needs of it.
 #[derive(Debug)]
@@ -55,12 +55,13 @@ struct CpuFallbackSide {
 pub(crate) struct DeviceProbe {
     rows: usize,
     groups: Vec<Vec<u32>>,
-    bounds: Vec<(Comparison, OrderKeys)>,
+    /// What bounds are made of.
+    columns: Vec<OrderKeys>,
 }
 
 /// The aggregates of probe rows, one array per aggregate.
 pub(crate) struct DeviceAnswers {
-    pub(crate) matched: Vec<bool>,
+    pub(crate) matched: BooleanBuffer,
     pub(crate) aggregates: Vec<ArrayRef>,
 }
 
@@ -110,20 +111,16 @@ impl DeviceJoin {
         self.side.index.rows()
     }
 
-    /// Begins a batch of probe rows.
+    /// Begins a batch of probe rows, whose bounds are made of this many columns.
     ///
     /// # Errors
     /// An execution error for a range key without an order.
-    pub(crate) fn probe(&self) -> Result<DeviceProbe> {
-        let bounds = self.fallback.columns.comparisons.iter();
-        let bounds = bounds.map(|comparison| {
-            let keys = OrderKeys::try_new(&self.side.keys.key_type)?;
-            Ok((*comparison, keys))
-        });
+    pub(crate) fn probe(&self, columns: usize) -> Result<DeviceProbe> {
+        let columns = (0..columns).map(|_| OrderKeys::try_new(&self.side.keys.key_type));
         Ok(DeviceProbe {
             rows: 0,
             groups: vec![],
-            bounds: bounds.collect::<Result<_>>()?,
+            columns: columns.collect::<Result<_>>()?,
         })
     }
 
@@ -138,28 +135,29 @@ impl DeviceJoin {
         }
     }
 
-    /// Answers probe rows; `None` if devices fail and the CPU may take over.
+    /// Answers probe rows with these bounds; `None` if a bound is beyond its type, or if devices fail and the CPU may
+    /// take over.
     ///
     /// # Errors
     /// A failure of forced devices, or Arrow's errors.
     pub(crate) fn answer(
         &self,
         probe: DeviceProbe,
+        bounds: &[ProbeBound],
         record_fallback: impl FnOnce(),
     ) -> Result<Option<DeviceAnswers>> {
-        let bounds = probe.bounds.into_iter().map(|(comparison, keys)| {
-            let keys = chunks_of_keys(keys)?;
-            Ok((comparison, keys))
-        });
+        let columns = probe.columns.into_iter().map(chunks_of_keys);
         let groups = probe.groups.iter().map(Vec::as_slice);
         let request = RangeJoinProbe {
             rows: probe.rows,
             groups: self.side.keys.has_ids.then(|| groups.collect()),
-            bounds: bounds.collect::<Result<_>>()?,
+            columns: columns.collect::<Result<_>>()?,
+            bounds: bounds.to_vec(),
             prevailing: self.fallback.columns.prevailing,
         };
         let mut outputs = match self.side.index.answer(&request, &self.answers) {
             Ok(outputs) => outputs,
+            Err(EngineError::Overflow) => return Ok(None),
             Err(failure) => {
                 self.side.has_failed.store(true, Ordering::Relaxed);
                 self.devices.why_cpu(engine_error(failure))?;
@@ -174,7 +172,7 @@ impl DeviceJoin {
         let aggregates = self.results.iter().zip(outputs);
         let aggregates = aggregates.map(|(result, output)| result.array(output, probe.rows));
         Ok(Some(DeviceAnswers {
-            matched: matched.iter().collect(),
+            matched,
             aggregates: aggregates.collect::<Result<_>>()?,
         }))
     }
@@ -214,15 +212,15 @@ impl DeviceJoin {
 }
 
 impl DeviceProbe {
-    /// Adds a batch: the group of each row, and its bounds in the order of the comparisons.
+    /// Adds a batch: the group of each row, and the columns that bounds are made of.
     ///
     /// # Errors
-    /// An execution error for bounds of another type than the range key.
-    pub(crate) fn add(&mut self, groups: Vec<u32>, bounds: &[ArrayRef]) -> Result<()> {
+    /// An execution error for columns of another type than the range key.
+    pub(crate) fn add(&mut self, groups: Vec<u32>, columns: &[ArrayRef]) -> Result<()> {
         self.rows += groups.len();
         self.groups.push(groups);
-        for ((_, keys), bounds) in self.bounds.iter_mut().zip(bounds) {
-            keys.append(bounds)?;
+        for (keys, column) in self.columns.iter_mut().zip(columns) {
+            keys.append(column)?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::segments::{Segmented, SegmentedSide};
 use crate::exec::range_join::probe::spilled::partials::Partials;
+use crate::exec::range_join::shifted_bounds::ShiftedBounds;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::CandidateRanges;
@@ -49,6 +50,7 @@ impl DeviceJoins {
 pub(crate) struct DeviceJoinPartition {
     partition: Arc<ProbePartition>,
     build: Arc<DeviceJoins>,
+    bounds: ShiftedBounds,
     metrics: DeviceMetrics,
 }
 
@@ -59,6 +61,7 @@ pub(crate) fn answer_on_devices(
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let partition = DeviceJoinPartition {
+        bounds: ShiftedBounds::new(&partition.spec.bounds, &partition.schema),
         metrics: partition.metrics.for_devices(),
         partition,
         build,
@@ -84,12 +87,13 @@ impl DeviceJoinPartition {
         Ok(answers)
     }
 
-    /// The groups and the bounds of all rows of the batches, for each segment.
+    /// The groups of all rows of the batches and what their bounds are made of, for each segment.
     fn probes(&self, batches: &[RecordBatch]) -> Result<Vec<DeviceProbe>> {
-        let spec = &self.partition.spec;
         let _timer = self.partition.metrics.time_search();
+        let columns = &self.bounds.columns;
         let segments = self.build.segments.iter();
-        let mut probes: Vec<_> = segments.map(DeviceJoin::probe).collect::<Result<_>>()?;
+        let probes = segments.map(|segment| segment.probe(columns.len()));
+        let mut probes: Vec<_> = probes.collect::<Result<_>>()?;
         for batch in batches {
             let equality_keys = self.partition.equality_keys(batch)?;
             let segments = self.build.segments.iter();
@@ -102,17 +106,17 @@ impl DeviceJoinPartition {
                 };
                 (0..batch.num_rows()).map(has_group).collect()
             };
-            let bounds = spec.bounds.iter();
-            let bounds = bounds.map(|(_, bound)| evaluate_bound(bound, batch, can_match));
-            let bounds: Vec<ArrayRef> = bounds.collect::<Result<_>>()?;
+            let columns = columns.iter();
+            let columns = columns.map(|column| evaluate_bound(column, batch, can_match));
+            let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
             for (probe, groups) in probes.iter_mut().zip(groups) {
-                probe.add(groups, &bounds)?;
+                probe.add(groups, &columns)?;
             }
         }
         Ok(probes)
     }
 
-    /// The aggregates of all rows; `None` if devices fail and the CPU may take over.
+    /// The aggregates of all rows; `None` if a bound is beyond its type, or devices fail and the CPU may take over.
     fn answer_on_devices(
         &self,
         probes: Vec<DeviceProbe>,
@@ -125,7 +129,8 @@ impl DeviceJoinPartition {
         let mut partials = plan.map(|plan| Partials::new(plan, &self.partition, rows));
         build.record_search(rows);
         for (number, (segment, probe)) in build.segments.iter().zip(probes).enumerate() {
-            let Some(answers) = segment.answer(probe, record_fallback)? else {
+            let bounds = &self.bounds.bounds;
+            let Some(answers) = segment.answer(probe, bounds, record_fallback)? else {
                 return Ok(None);
             };
             let Some(partials) = &mut partials else {

@@ -176,7 +176,7 @@ impl ProbePartition {
 
     /// The rows of a batch that are in the output, and their ranges.
     fn select_rows(&self, batch: &RecordBatch, ranges: Ranges) -> Result<(RecordBatch, Ranges)> {
-        let Some(kept) = self.kept_rows(ranges.matched()) else {
+        let Some(kept) = self.kept_rows(&ranges.matched().collect()) else {
             return Ok((batch.clone(), ranges));
         };
         let of_kept = ranges.iter().zip(kept.values());
@@ -185,9 +185,12 @@ impl ProbePartition {
     }
 
     /// Which rows are in the output; `None` if all are.
-    fn kept_rows(&self, matched: impl Iterator<Item = bool>) -> Option<BooleanArray> {
-        let kept = matched.map(|matched| self.spec.unmatched.keeps(matched));
-        let kept: BooleanBuffer = kept.collect();
+    fn kept_rows(&self, matched: &BooleanBuffer) -> Option<BooleanArray> {
+        let kept = match self.spec.unmatched {
+            Unmatched::Keep => return None,
+            Unmatched::Drop => matched.clone(),
+            Unmatched::Only => !matched,
+        };
         (kept.count_set_bits() < kept.len()).then(|| BooleanArray::new(kept, None))
     }
 
@@ -419,11 +422,11 @@ impl ProbePartition {
     pub(crate) fn append_aggregates(
         &self,
         batch: &RecordBatch,
-        matched: &[bool],
+        matched: &BooleanBuffer,
         mut aggregates: Vec<ArrayRef>,
     ) -> Result<Vec<RecordBatch>> {
         let mut batch = batch.clone();
-        if let Some(kept) = self.kept_rows(matched.iter().copied()) {
+        if let Some(kept) = self.kept_rows(matched) {
             batch = filter_record_batch(&batch, &kept)?;
             for aggregate in &mut aggregates {
                 *aggregate = filter(aggregate, &kept)?;
@@ -436,13 +439,13 @@ impl ProbePartition {
     pub(crate) fn append_to_batches(
         &self,
         batches: &[RecordBatch],
-        matched: &[bool],
+        matched: &BooleanBuffer,
         aggregates: &[ArrayRef],
     ) -> Result<Vec<RecordBatch>> {
         let (mut start, mut joined) = (0, vec![]);
         for batch in batches {
             let rows = batch.num_rows();
-            let matched = &matched[start..start + rows];
+            let matched = &matched.slice(start, rows);
             let aggregates = aggregates.iter().map(|a| a.slice(start, rows)).collect();
             joined.extend(self.append_aggregates(batch, matched, aggregates)?);
             start += rows;

@@ -120,8 +120,10 @@ impl<'a> AnswerPlan<'a> {
 pub struct ChunkLayout {
     /// Group ids, of 16 bits where they are narrow.
     pub ids: usize,
-    /// Bits and validity of each bound.
-    pub bounds: Vec<(usize, usize)>,
+    /// Bits and validity of each column that bounds are made of.
+    pub columns: Vec<(usize, usize)>,
+    /// A word of 32 bits that is not 0 if a bound is moved beyond its type; `None` if none may be.
+    pub overflow: Option<usize>,
     /// The end of what is copied to the device.
     pub inputs_end: usize,
     pub left: usize,
@@ -149,12 +151,13 @@ impl ChunkLayout {
         let id_bytes = if plan.has_narrow_ids() { 2 } else { 4 };
         let ids = batch.ids.as_ref().map_or(0, |_| m * id_bytes);
         let ids = offsets.add(ids);
-        let bounds = batch.bounds.iter().map(|bound| {
+        let columns = batch.columns.iter().map(|column| {
             let bits = offsets.add(m * size_of::<K>());
-            let valid = offsets.add(if bound.valid.is_some() { bitmap } else { 0 });
+            let valid = offsets.add(if column.valid.is_some() { bitmap } else { 0 });
             (bits, valid)
         });
-        let bounds = bounds.collect();
+        let columns = columns.collect();
+        let overflow = batch.may_overflow().then(|| offsets.add(size_of::<u32>()));
         let inputs_end = offsets.end;
         let (left, right) = (offsets.add(m * 4), offsets.add(m * 4));
         let extremes = plan.extremes.iter().map(|extreme| ExtremeOffsets {
@@ -174,7 +177,8 @@ impl ChunkLayout {
         });
         Self {
             ids,
-            bounds,
+            columns,
+            overflow,
             inputs_end,
             left,
             right,

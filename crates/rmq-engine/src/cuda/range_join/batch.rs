@@ -2,43 +2,42 @@
 
 use super::chunks::{BitmapChunks, SliceChunks, bits_of};
 use crate::cuda::key::CudaKey;
-use crate::{Column, Comparison, Encoding, EngineError, RangeJoinProbe};
+use crate::{Column, Encoding, EngineError, ProbeBound, RangeJoinProbe};
 
 /// A batch as it is read for the device.
 #[derive(Debug)]
 pub struct ProbeBatch<'a, K> {
     pub rows: usize,
     pub ids: Option<SliceChunks<'a, u32>>,
-    pub bounds: Vec<ProbeBound<'a, K>>,
+    pub columns: Vec<ProbeColumn<'a, K>>,
+    pub bounds: &'a [ProbeBound],
     pub prevailing: bool,
 }
 
-/// A bound of each row.
+/// A column that bounds are made of.
 #[derive(Debug)]
-pub struct ProbeBound<'a, K> {
-    pub comparison: Comparison,
+pub struct ProbeColumn<'a, K> {
     /// The stored bits.
     pub bits: SliceChunks<'a, K>,
-    /// None if no bound is NULL.
+    /// None if no value is NULL.
     pub valid: Option<BitmapChunks<'a>>,
     pub encoding: Encoding<K>,
 }
 
 impl<'a, K: CudaKey> ProbeBatch<'a, K> {
-    /// Reads a checked batch whose bounds have this width.
+    /// Reads a checked batch whose columns have this width.
     ///
     /// # Errors
     /// [`EngineError::Invalid`] if a bound has another width.
     pub fn try_new(probe: &'a RangeJoinProbe<'_>) -> Result<Self, EngineError> {
-        let bounds = probe.bounds.iter().map(|(comparison, bound)| {
-            let chunks = K::chunks(bound).ok_or_else(|| {
+        let columns = probe.columns.iter().map(|column| {
+            let chunks = K::chunks(column).ok_or_else(|| {
                 let bits = 8 * size_of::<K>();
                 EngineError::Invalid(format!(
                     "a bound of a range does not have {bits} bits, as the keys"
                 ))
             })?;
-            Ok(ProbeBound {
-                comparison: *comparison,
+            Ok(ProbeColumn {
                 bits: bits_of(chunks),
                 valid: BitmapChunks::of_column(chunks),
                 encoding: chunks
@@ -50,8 +49,14 @@ impl<'a, K: CudaKey> ProbeBatch<'a, K> {
         Ok(Self {
             rows: probe.rows,
             ids: ids.map(|ids| SliceChunks::new(ids.iter().copied())),
-            bounds: bounds.collect::<Result<_, EngineError>>()?,
+            columns: columns.collect::<Result<_, EngineError>>()?,
+            bounds: &probe.bounds,
             prevailing: probe.prevailing,
         })
+    }
+
+    /// Whether a bound may be moved beyond its type.
+    pub fn may_overflow(&self) -> bool {
+        self.bounds.iter().any(|bound| bound.shift != 0)
     }
 }

@@ -80,9 +80,11 @@ impl Launch<'_> {
     /// The chunk's memory is laid out so, and has its inputs when the kernel runs.
     pub unsafe fn search<K: CudaKey>(&self, batch: &ProbeBatch<'_, K>) -> Result<(), EngineError> {
         let replica = self.plan.replica;
-        let bounds = batch.bounds.iter().zip(&self.layout.bounds);
+        let bounds = batch.bounds.iter();
         let bounds: Vec<_> = bounds
-            .map(|(bound, (bits, valid))| {
+            .map(|bound| {
+                let column = &batch.columns[bound.column];
+                let (bits, valid) = self.layout.columns[bound.column];
                 let lower = if bound.comparison.is_lower() {
                     LOWER
                 } else {
@@ -94,10 +96,11 @@ impl Launch<'_> {
                     AFTER_EQUAL
                 };
                 DeviceBound {
-                    keys: self.address(*bits),
-                    valid: bound.valid.as_ref().map_or(0, |_| self.address(*valid)),
-                    fold: bound.encoding.fold().words(),
-                    flip: bound.encoding.flip().words(),
+                    keys: self.address(bits),
+                    valid: column.valid.as_ref().map_or(0, |_| self.address(valid)),
+                    fold: column.encoding.fold().words(),
+                    flip: column.encoding.flip().words(),
+                    shift: bound.shift,
                     kind: lower | after,
                     unused: 0,
                 }
@@ -114,6 +117,7 @@ impl Launch<'_> {
                     .ids
                     .as_ref()
                     .map_or(0, |_| self.address(self.layout.ids)),
+                overflow: self.layout.overflow.map_or(0, |word| self.address(word)),
                 narrow_ids: u32::from(self.plan.has_narrow_ids()),
                 groups: replica.sorted.groups,
                 bounds: some.len() as u32,

@@ -2,8 +2,8 @@
 //!
 //! A batch is cut into chunks, which use two buffers in turn. For each chunk, all of this is enqueued on one stream:
 //!
-//! 1. the copy of group ids and bounds, as stored bits, from pinned memory,
-//! 2. the search, which leaves ranges on the device,
+//! 1. the copy of group ids and of the columns of bounds, as stored bits, from pinned memory,
+//! 2. the search, which makes the bounds and leaves ranges on the device,
 //! 3. one kernel for each extreme that is requested as a value, as a row, or as both,
 //! 4. the kernels for all other answers, which use the ranges and the rows of extremes,
 //! 5. the copies of the answers, directly to their destination where that is pinned.
@@ -20,7 +20,15 @@ use crate::cuda::key::CudaKey;
 use crate::cuda::tuning::BATCH;
 use crate::{EngineError, RangeJoinOutput};
 
-/// A copy out of the pinned block, once the chunk is done.
+/// What the host has to do once a chunk is done.
+#[derive(Debug, Default)]
+struct Pending {
+    copies: Vec<StagedCopy>,
+    /// Where the chunk's inputs have come back to tell whether a bound is moved beyond its type.
+    overflow: Option<usize>,
+}
+
+/// A copy out of the pinned block.
 #[derive(Debug)]
 struct StagedCopy {
     offset: usize,
@@ -31,7 +39,7 @@ struct StagedCopy {
 /// Answers a batch into outputs of its length.
 ///
 /// # Errors
-/// Those of the device.
+/// [`EngineError::Overflow`], and those of the device.
 pub fn answer<K: CudaKey>(
     plan: &AnswerPlan<'_>,
     batch: &ProbeBatch<'_, K>,
@@ -43,20 +51,20 @@ pub fn answer<K: CudaKey>(
         .map(|output| Destinations::of_output(output, pinned))
         .collect();
     plan.replica.gpu.with_buffers(|buffers| {
-        let mut staged = [vec![], vec![]];
+        let mut pending = [Pending::default(), Pending::default()];
         for (i, first) in (0..batch.rows).step_by(BATCH).enumerate() {
             let rows = first..batch.rows.min(first + BATCH);
-            let (buffers, staged) = (&mut buffers[i % 2], &mut staged[i % 2]);
+            let (buffers, pending) = (&mut buffers[i % 2], &mut pending[i % 2]);
             // SAFETY: the outputs have room for all rows, and outlive the buffers' work: on an error `with_buffers`
             // drops the buffers, which waits. So does the build side.
             unsafe {
-                receive(buffers, staged)?;
-                send(plan, batch, rows, buffers, &outputs, staged)?;
+                receive(buffers, pending)?;
+                send(plan, batch, rows, buffers, &outputs, pending)?;
             }
         }
-        for (buffers, staged) in buffers.iter_mut().zip(&mut staged) {
+        for (buffers, pending) in buffers.iter_mut().zip(&mut pending) {
             // SAFETY: as above.
-            unsafe { receive(buffers, staged)? };
+            unsafe { receive(buffers, pending)? };
         }
         Ok(())
     })
@@ -66,12 +74,15 @@ pub fn answer<K: CudaKey>(
 ///
 /// # Safety
 /// The destinations are still valid.
-unsafe fn receive(
-    buffers: &mut BatchBuffers,
-    staged: &mut Vec<StagedCopy>,
-) -> Result<(), EngineError> {
+unsafe fn receive(buffers: &mut BatchBuffers, pending: &mut Pending) -> Result<(), EngineError> {
     buffers.stream.wait()?;
-    for StagedCopy { offset, to, bytes } in staged.drain(..) {
+    if let Some(offset) = pending.overflow.take()
+        && let Some(block) = &mut buffers.queries
+        && block.slice_mut::<u32>(offset, 1) != [0]
+    {
+        return Err(EngineError::Overflow);
+    }
+    for StagedCopy { offset, to, bytes } in pending.copies.drain(..) {
         if let Some(block) = &mut buffers.answers {
             let answers = block.slice_mut::<u8>(offset, bytes);
             // SAFETY: the caller guarantees that `to` is valid; it does not overlap a block of the engine.
@@ -92,7 +103,7 @@ unsafe fn send<K: CudaKey>(
     rows: Range<usize>,
     buffers: &mut BatchBuffers,
     outputs: &[Destinations],
-    staged: &mut Vec<StagedCopy>,
+    pending: &mut Pending,
 ) -> Result<(), EngineError> {
     let m = rows.len();
     debug_assert!(m <= BATCH && rows.start.is_multiple_of(64));
@@ -121,11 +132,14 @@ unsafe fn send<K: CudaKey>(
             ids.copy(rows.start, block.slice_mut::<u32>(layout.ids, m));
         }
     }
-    for (bound, (bits, valid)) in batch.bounds.iter().zip(&layout.bounds) {
-        bound.bits.copy(rows.start, block.slice_mut::<K>(*bits, m));
-        if let Some(bitmap) = &bound.valid {
+    for (column, (bits, valid)) in batch.columns.iter().zip(&layout.columns) {
+        column.bits.copy(rows.start, block.slice_mut::<K>(*bits, m));
+        if let Some(bitmap) = &column.valid {
             bitmap.copy(rows.start, block.slice_mut::<u32>(*valid, m.div_ceil(32)));
         }
+    }
+    if let Some(overflow) = layout.overflow {
+        block.slice_mut::<u32>(overflow, 1).fill(0);
     }
     // SAFETY: all parts are within the block and the memory, which belong to the buffers; kernels get addresses of
     // parts with room for `m` rows.
@@ -141,6 +155,11 @@ unsafe fn send<K: CudaKey>(
             layout: &layout,
         };
         launch.search(batch)?;
+        if let Some(overflow) = layout.overflow {
+            let word = block.start().add(overflow);
+            stream.copy_to_host(word, base + overflow as u64, size_of::<u32>())?;
+            pending.overflow = Some(overflow);
+        }
         launch.extremes()?;
         launch.places()?;
         launch.answers()?;
@@ -172,7 +191,7 @@ unsafe fn send<K: CudaKey>(
             } else {
                 let at = from - layout.inputs_end;
                 let block = reserve_pinned(answers, layout.end - layout.inputs_end, pinned)?;
-                staged.push(StagedCopy {
+                pending.copies.push(StagedCopy {
                     offset: at,
                     to,
                     bytes,

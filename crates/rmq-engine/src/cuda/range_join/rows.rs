@@ -26,6 +26,7 @@ pub struct DeviceBound {
     pub valid: CUdeviceptr,
     pub fold: [u64; 2],
     pub flip: [u64; 2],
+    pub shift: i64,
     pub kind: u32,
     pub unused: u32,
 }
@@ -37,6 +38,7 @@ pub struct DeviceSearch {
     pub keys: CUdeviceptr,
     pub starts: CUdeviceptr,
     pub ids: CUdeviceptr,
+    pub overflow: CUdeviceptr,
     pub narrow_ids: u32,
     pub groups: u32,
     pub bounds: u32,

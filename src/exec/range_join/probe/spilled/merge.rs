@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
@@ -266,7 +267,7 @@ impl PartialAggregates {
         self,
         plan: &MergePlan,
         aggregates: &[RangeAggregate<PhysicalExprRef>],
-    ) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
+    ) -> Result<(BooleanBuffer, Vec<ArrayRef>)> {
         let rows = self.matched.len();
         let partials = self.aggregates.into_iter().zip(aggregates);
         let results = partials
@@ -290,7 +291,7 @@ impl PartialAggregates {
                 })
             });
         let results = results.collect::<Result<_>>()?;
-        Ok((self.matched, results))
+        Ok((self.matched.into(), results))
     }
 }
 

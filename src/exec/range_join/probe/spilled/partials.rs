@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
@@ -109,10 +110,10 @@ impl Partials {
     pub(crate) fn merge(
         &mut self,
         first_row: RowPosition,
-        matched: &[bool],
+        matched: &BooleanBuffer,
         aggregates: Vec<ArrayRef>,
     ) -> Result<()> {
-        let matched = matched.iter().copied();
+        let matched = matched.iter();
         self.aggregates
             .merge(&self.plan.merges, first_row, None, matched, aggregates)
     }
@@ -129,7 +130,7 @@ impl Partials {
     }
 
     /// After the last run: whether each row has matched, and the aggregates.
-    pub(crate) fn finish(mut self) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
+    pub(crate) fn finish(mut self) -> Result<(BooleanBuffer, Vec<ArrayRef>)> {
         if let Some(prevailing) = self.prevailing {
             let (matched, columns) = prevailing.into_columns();
             if let [are_in_windows, partials @ ..] = columns.as_slice() {
@@ -184,13 +185,13 @@ pub(crate) fn answer_schema<E>(aggregates: &[RangeAggregate<E>]) -> SchemaRef {
 /// Answers as a batch of this schema.
 pub(crate) fn answer_batch(
     schema: &SchemaRef,
-    matched: Vec<bool>,
+    matched: BooleanBuffer,
     aggregates: &[ArrayRef],
 ) -> Result<RecordBatch> {
     let types = schema.fields().iter().skip(1);
     let aggregates = aggregates.iter().zip(types);
     let aggregates = aggregates.map(|(array, field)| Ok(cast(array, field.data_type())?));
-    let mut columns: Vec<ArrayRef> = vec![Arc::new(BooleanArray::from(matched))];
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(BooleanArray::new(matched, None))];
     columns.extend(aggregates.collect::<Result<Vec<_>>>()?);
     if columns.len() != schema.fields().len() {
         return internal_err!("a probe row has other aggregates than its range join");

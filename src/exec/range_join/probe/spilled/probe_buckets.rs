@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt16Type};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -322,7 +323,9 @@ impl NextAnswers {
 
 impl AnsweredRows {
     /// The next rows with the columns of their answers; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<(RecordBatch, Vec<bool>, Vec<ArrayRef>)>> {
+    pub(crate) async fn next(
+        &mut self,
+    ) -> Result<Option<(RecordBatch, BooleanBuffer, Vec<ArrayRef>)>> {
         let Some(batch) = self.rows.try_next().await? else {
             return Ok(None);
         };
@@ -354,7 +357,7 @@ impl AnsweredRows {
             select(&arrays.collect::<Vec<_>>(), &picked)
         };
         let matched = answer(0)?;
-        let matched = matched.as_boolean().values().iter().collect();
+        let matched = matched.as_boolean().values().clone();
         let answer_columns = sources.first().map_or(0, RecordBatch::num_columns);
         let aggregates = (1..answer_columns).map(answer).collect::<Result<_>>()?;
         Ok(Some((batch.project(&numbers)?, matched, aggregates)))
