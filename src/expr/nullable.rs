@@ -81,7 +81,10 @@ impl ScalarUDFImpl for NullableUdf {
     ) -> Result<ExprSimplifyResult> {
         let is_nullable = args.first().map(|argument| context.nullable(argument));
         Ok(match (is_nullable.transpose()?, args.pop()) {
-            (Some(true), Some(argument)) => ExprSimplifyResult::Simplified(argument),
+            // A subquery is nullable until its own rows are simplified.
+            (Some(true), Some(argument)) if !matches!(argument, Expr::ScalarSubquery(_)) => {
+                ExprSimplifyResult::Simplified(argument)
+            }
             (_, argument) => ExprSimplifyResult::Original(argument.into_iter().collect()),
         })
     }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err, internal_err};
 
@@ -74,49 +74,59 @@ impl SortedRows {
         Ok(CandidateRanges::of_groups(groups, &self.starts))
     }
 
-    /// Intersects each row's candidates with the positions whose key compares so with the row's bound; a NULL bound
-    /// leaves none.
+    /// Intersects each row's candidates with the positions whose key compares so with each of the row's bounds; a NULL
+    /// bound leaves none. Bounds that are searched together share their cache misses.
     ///
     /// # Errors
     /// An execution error for bounds of another type than the key.
     pub(crate) fn narrow(
         &self,
         candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: &ArrayRef,
+        bounds: &[(Comparison, ArrayRef)],
     ) -> Result<()> {
-        let (targets, nulls) = OrderKeys::from_values(bounds)?;
-        if let Some(nulls) = nulls {
-            candidates.retain_rows(&nulls);
+        let mut targets = vec![];
+        for (comparison, bounds) in bounds {
+            let (keys, nulls) = OrderKeys::from_values(bounds)?;
+            if let Some(nulls) = nulls {
+                candidates.retain_rows(&nulls);
+            }
+            targets.push((*comparison, keys));
         }
-        match (&self.keys, targets) {
-            (RangeKeys::W32(keys), OrderKeys::W32(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds)?;
-            }
-            (RangeKeys::W64(keys), OrderKeys::W64(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds)?;
-            }
-            (RangeKeys::W128(keys), OrderKeys::W128(bounds)) => {
-                narrow(keys, candidates, comparison, &bounds)?;
-            }
-            (RangeKeys::Bytes(keys, order), OrderKeys::Bytes(_, targets)) => {
-                for row in 0..bounds.len() {
-                    let Some(range) = candidates.get(row) else {
-                        continue;
+        match &self.keys {
+            RangeKeys::W32(keys) => narrow(keys, candidates, &targets, |keys| match keys {
+                OrderKeys::W32(columns) => Some(columns),
+                _ => None,
+            }),
+            RangeKeys::W64(keys) => narrow(keys, candidates, &targets, |keys| match keys {
+                OrderKeys::W64(columns) => Some(columns),
+                _ => None,
+            }),
+            RangeKeys::W128(keys) => narrow(keys, candidates, &targets, |keys| match keys {
+                OrderKeys::W128(columns) => Some(columns),
+                _ => None,
+            }),
+            RangeKeys::Bytes(keys, order) => {
+                for (comparison, targets) in &targets {
+                    let OrderKeys::Bytes(_, targets) = targets else {
+                        return other_type();
                     };
-                    // Rows of two converters of one type: their bytes compare.
-                    let target = targets.row(row).data();
-                    let position =
-                        partition_point(range, comparison.is_before_equal(), |position| {
+                    for row in 0..candidates.rows() {
+                        let Some(range) = candidates.get(row) else {
+                            continue;
+                        };
+                        // Rows of two converters of one type: their bytes compare.
+                        let target = targets.row(row).data();
+                        let is_before_equal = comparison.is_before_equal();
+                        let position = partition_point(range, is_before_equal, |position| {
                             let row = row_at(order.as_ref(), position);
                             keys.row(row).data().cmp(target)
                         });
-                    candidates.intersect(row, comparison, position);
+                        candidates.intersect(row, *comparison, position);
+                    }
                 }
+                Ok(())
             }
-            _ => return exec_err!("a bound of a range join has another type than its key"),
         }
-        Ok(())
     }
 
     /// Returns the first position in `from..=at` whose key equals that at `at`.
@@ -137,17 +147,27 @@ pub(crate) fn row_at(order: Option<&Arc<HugePageBuf<u32>>>, position: usize) -> 
     order.map_or(position, |order| order[position] as usize)
 }
 
-/// Intersects candidates with the rows whose key compares so with a bound. The bounds of a batch are one column.
+/// Intersects candidates with the rows whose key compares so with each bound. `columns` tells those of this width; the
+/// bounds of a batch are one column.
 fn narrow<K: SearchKey>(
     keys: &CpuKeySearch<K>,
     candidates: &mut CandidateRanges,
-    comparison: Comparison,
-    bounds: &[Column<K>],
+    bounds: &[(Comparison, OrderKeys)],
+    columns: impl Fn(&OrderKeys) -> Option<&Vec<Column<K>>>,
 ) -> Result<()> {
-    let [bounds] = bounds else {
-        return internal_err!("the bounds of one batch are in several columns");
-    };
-    K::narrow(keys, candidates, comparison, bounds).map_err(engine_error)
+    let mut of_width = vec![];
+    for (comparison, bounds) in bounds {
+        match columns(bounds).map(Vec::as_slice) {
+            Some([bounds]) => of_width.push((*comparison, bounds)),
+            Some(_) => return internal_err!("the bounds of one batch are in several columns"),
+            None => return other_type(),
+        }
+    }
+    K::narrow(keys, candidates, &of_width).map_err(engine_error)
+}
+
+fn other_type() -> Result<()> {
+    exec_err!("a bound of a range join has another type than its key")
 }
 
 /// Returns the first position of a range whose key is not below the bound or, unless `before_equal`, above it.
@@ -184,7 +204,7 @@ fn first_equal<K: Ord>(from: usize, at: usize, key: impl Fn(usize) -> K) -> usiz
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{Array, Int64Array, StringArray};
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
@@ -267,8 +287,10 @@ mod tests {
                             vec![]
                         };
                         let mut candidates = sorted.candidates(40, &row_groups).unwrap();
-                        for (comparison, bound) in &bounds {
-                            sorted.narrow(&mut candidates, *comparison, bound).unwrap();
+                        // Together, or one after the other.
+                        let at_once = 1 + random.usize(..2);
+                        for bounds in bounds.chunks(at_once) {
+                            sorted.narrow(&mut candidates, bounds).unwrap();
                         }
                         let ranges = Ranges::from(candidates);
                         for (i, [group, low, high]) in rows_queried.iter().enumerate() {

@@ -51,6 +51,18 @@ struct Cell {
     valid: bool,
 }
 
+impl Cell {
+    /// The bound that is so far above a signed integer of this width; `None` if it is beyond the type.
+    fn moved(self, shift: i64, bytes: usize) -> Option<Self> {
+        if shift == 0 || !self.valid {
+            return Some(self);
+        }
+        let key = self.key.checked_add_signed(shift.into())?;
+        let is_within = key >> (8 * bytes) == 0;
+        is_within.then_some(Self { key, ..self })
+    }
+}
+
 /// Memory of the devices.
 #[derive(Debug)]
 struct Held(Arc<Fake>, usize);
@@ -430,8 +442,13 @@ impl RangeJoinIndex for FakeRangeJoin {
         fake.join_step()?;
         let ids = probe.groups.iter().flatten().flat_map(|ids| ids.iter());
         let ids: Vec<u32> = ids.copied().collect();
-        let bounds = probe.bounds.iter();
-        let bounds: Vec<_> = bounds.map(|(c, bound)| (*c, cells(bound))).collect();
+        let bounds = probe.bounds.iter().map(|bound| {
+            let column = cells(&probe.columns[bound.column]).into_iter();
+            let moved = column.map(|cell| cell.moved(bound.shift, self.key_bytes));
+            let moved: Option<Vec<_>> = moved.collect();
+            Ok((bound.comparison, moved.ok_or(EngineError::Overflow)?))
+        });
+        let bounds: Vec<_> = bounds.collect::<Result<_, EngineError>>()?;
         let ranges = (0..probe.rows).map(|row| {
             let bounds = bounds.iter().map(|(c, bound)| (*c, bound[row]));
             let group = ids.get(row).copied().unwrap_or_default();

@@ -4,14 +4,14 @@
 //! the domain would lose rows, so the domain is taken from a plan that has the same rows each time. A plan with more
 //! rows serves as well: what is below a LIMIT, or one side of a join.
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, JoinType, Result};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, ExprSchema, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, FetchType, Join, Limit, LogicalPlan, SkipType,
-    UserDefinedLogicalNode,
+    Distinct, Expr, FetchType, Join, Limit, LogicalPlan, LogicalPlanBuilder, SkipType,
+    UserDefinedLogicalNode, lit,
 };
 
-use crate::exprs::{columns, substituted};
+use crate::exprs::{columns, group_keys, substituted};
 use crate::outer::subquery_of;
 
 /// Aggregates whose value does not depend on the order of rows.
@@ -47,10 +47,14 @@ pub(crate) fn source(
             return source(&join.left, exprs, repeats_rows);
         }
         LogicalPlan::Extension(_) => {
-            // A node of another crate is taken to pass on the columns of an input.
-            let has_all = |input: &&LogicalPlan| are_of(&exprs, input);
-            if let Some(input) = plan.inputs().into_iter().find(has_all) {
-                return source(input, exprs, repeats_rows);
+            // A node of another crate is taken to pass on the columns of an input; those of any but the first are NULL
+            // where a row of that has no match.
+            let has_all = |(_, input): &(usize, &LogicalPlan)| are_of(&exprs, input);
+            if let Some((i, input)) = plan.inputs().into_iter().enumerate().find(has_all) {
+                return match source(input, exprs, repeats_rows)? {
+                    Some((rows, exprs)) if i > 0 => with_nulls(rows, exprs).map(Some),
+                    found => Ok(found),
+                };
             }
         }
         _ => {}
@@ -67,10 +71,11 @@ pub(crate) fn source(
             let new = on.select_expr.iter().cloned().map(Expr::unalias);
             below(plan, &on.input, new.collect(), exprs, repeats_rows)
         }
-        LogicalPlan::Aggregate(Aggregate {
-            input, group_expr, ..
-        }) if !matches!(group_expr.as_slice(), [Expr::GroupingSet(_)]) => {
-            below(plan, input, group_expr.clone(), exprs, repeats_rows)
+        LogicalPlan::Aggregate(aggregate)
+            if !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
+        {
+            let keys = group_keys(aggregate);
+            below(plan, &aggregate.input, keys, exprs, repeats_rows)
         }
         LogicalPlan::Join(join) => {
             let (left, right) = (are_of(&exprs, &join.left), are_of(&exprs, &join.right));
@@ -101,6 +106,31 @@ pub(crate) fn source(
         }
         _ => Ok(None),
     }
+}
+
+/// The values of expressions over these rows, and those over a row of NULLs.
+fn with_nulls(rows: LogicalPlan, exprs: Vec<Expr>) -> Result<(LogicalPlan, Vec<Expr>)> {
+    let over_nulls = |expr: Expr| {
+        let replaced = expr.transform(|e| match e {
+            Expr::Column(column) => {
+                let data_type = rows.schema().data_type(&column)?;
+                Ok(Transformed::yes(lit(ScalarValue::try_from(data_type)?)))
+            }
+            other => Ok(Transformed::no(other)),
+        });
+        replaced.data()
+    };
+    let nulls = exprs.iter().cloned().map(over_nulls);
+    let nulls: Vec<Expr> = nulls.collect::<Result<_>>()?;
+    let named = |exprs: Vec<Expr>| {
+        let exprs = exprs.into_iter().enumerate();
+        exprs.map(|(i, expr)| expr.alias(format!("__value_{i}")))
+    };
+    let nulls = LogicalPlanBuilder::empty(true).project(named(nulls))?;
+    let rows = LogicalPlanBuilder::from(rows).project(named(exprs))?;
+    let all = rows.union(nulls.build()?)?.build()?;
+    let values = columns(all.schema().columns());
+    Ok((all, values))
 }
 
 /// Whether a plan has all columns that expressions use.

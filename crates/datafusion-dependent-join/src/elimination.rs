@@ -23,7 +23,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::exprs::{columns, named};
+use crate::exprs::{columns, group_keys, named};
 use crate::outer::{Replacement, outer_of};
 use crate::refusal::{Found, refuse};
 
@@ -299,11 +299,12 @@ impl Elimination<'_> {
     fn grouped(&self, plan: &LogicalPlan, aggregate: &Aggregate) -> Found<Grouped> {
         let input = self.push(&aggregate.input)?;
         let domain = self.domain_of(&input);
-        let groups = self.replaced(plan, &input, aggregate.group_expr.clone())?;
+        let old_keys = group_keys(aggregate);
+        let groups = self.replaced(plan, &input, old_keys.clone())?;
         // Two groups by the same column would be one.
         let groups = groups
             .into_iter()
-            .zip(&aggregate.group_expr)
+            .zip(&old_keys)
             .map(|(new, old)| match new {
                 new if new == *old => new,
                 new => new.alias(self.fresh("__group")),
@@ -312,7 +313,7 @@ impl Elimination<'_> {
         let values = self.replaced(plan, &input, aggregate.aggr_expr.clone())?;
         let grouped = Aggregate::try_new(Arc::new(input), keys, values)?;
         let mut keys = grouped.schema.columns();
-        let mut domain_and_values = keys.split_off(aggregate.group_expr.len());
+        let mut domain_and_values = keys.split_off(old_keys.len());
         let values = domain_and_values.split_off(domain.len());
         Ok(Grouped {
             plan: LogicalPlan::Aggregate(grouped),

@@ -2,11 +2,23 @@
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Aggregate, Expr};
 
 /// Expressions for columns.
 pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {
     columns.into_iter().map(Expr::Column).collect()
+}
+
+/// The grouping expressions of an aggregate without grouping sets, one for each of the first columns of its schema: one
+/// that is named twice is one column.
+pub(crate) fn group_keys(aggregate: &Aggregate) -> Vec<Expr> {
+    let mut keys: Vec<Expr> = vec![];
+    for expr in &aggregate.group_expr {
+        if !keys.contains(expr) {
+            keys.push(expr.clone());
+        }
+    }
+    keys
 }
 
 /// Expressions with other expressions in place of columns.

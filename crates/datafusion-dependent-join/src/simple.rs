@@ -19,14 +19,13 @@ use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection,
-    SubqueryAlias,
+    Distinct, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
 };
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::domain::{is_set, leaves_some};
 use crate::elimination::joins::join_of;
-use crate::exprs::{columns, named, substituted};
+use crate::exprs::{columns, group_keys, named, substituted};
 use crate::outer::{from_outer, has_outer, is_correlated, lateral, outer_of_expr, subquery_of};
 use crate::refusal::{Found, refuse};
 
@@ -103,18 +102,13 @@ impl Pulling<'_> {
             LogicalPlan::Projection(projection) if !has_outer(plan)? => {
                 self.projected(self.rows(&projection.input)?, projection)
             }
-            LogicalPlan::Aggregate(Aggregate {
-                input,
-                group_expr,
-                aggr_expr,
-                schema,
-                ..
-            }) if self.is_set
-                && aggr_expr.is_empty()
-                && !matches!(group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
+            LogicalPlan::Aggregate(aggregate)
+                if self.is_set
+                    && aggregate.aggr_expr.is_empty()
+                    && !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
             {
-                let exprs = named(group_expr.clone(), schema);
-                let projection = Projection::try_new(exprs, Arc::clone(input))?;
+                let exprs = named(group_keys(aggregate), &aggregate.schema);
+                let projection = Projection::try_new(exprs, Arc::clone(&aggregate.input))?;
                 self.rows(&LogicalPlan::Projection(projection))
             }
             LogicalPlan::SubqueryAlias(alias) => {

@@ -13,6 +13,11 @@ use crate::common::ranges::Ranges;
 use crate::expr::key_bound::KeyBoundUdf;
 use rmq_engine::Comparison;
 
+/// Evaluates a bound over all rows of a batch of the probe side.
+pub(crate) fn evaluate_for_all(bound: &PhysicalExprRef, batch: &RecordBatch) -> Result<ArrayRef> {
+    bound.evaluate(batch)?.into_array(batch.num_rows())
+}
+
 /// Evaluates a bound over a batch of the probe side.
 ///
 /// A join evaluates its condition only for pairs with equal keys, and so meets no error elsewhere. Therefore, after an
@@ -22,10 +27,7 @@ pub(crate) fn evaluate_bound(
     batch: &RecordBatch,
     can_match: impl FnOnce() -> Vec<bool>,
 ) -> Result<ArrayRef> {
-    let rows = batch.num_rows();
-    let all = bound
-        .evaluate(batch)
-        .and_then(|values| values.into_array(rows));
+    let all = evaluate_for_all(bound, batch);
     if all.is_ok() {
         return all;
     }
@@ -34,7 +36,8 @@ pub(crate) fn evaluate_bound(
         return all;
     }
     if !can_match.contains(&true) {
-        return Ok(new_null_array(&bound.data_type(&batch.schema())?, rows));
+        let data_type = bound.data_type(&batch.schema())?;
+        return Ok(new_null_array(&data_type, batch.num_rows()));
     }
     let mut evaluated = 0_u64;
     let indices = can_match.iter().map(|can| {
@@ -44,7 +47,7 @@ pub(crate) fn evaluate_bound(
     });
     let indices: UInt64Array = indices.collect();
     let batch = filter_record_batch(batch, &BooleanArray::from(can_match))?;
-    let values = bound.evaluate(&batch)?.into_array(batch.num_rows())?;
+    let values = evaluate_for_all(bound, &batch)?;
     Ok(take(&values, &indices, None)?)
 }
 

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, FieldRef};
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
+use datafusion::common::{Column, ExprSchema, Result};
+use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Subquery};
 use datafusion::optimizer::AnalyzerRule;
 use datafusion_dependent_join::has_some_row;
 
@@ -65,7 +65,35 @@ fn may_lack_row(expr: &Expr) -> bool {
         return false;
     };
     let fields = subquery.subquery.schema().fields();
-    fields.first().is_some_and(|field| !field.is_nullable()) && !has_some_row(&subquery.subquery)
+    let is_never_null = fields.first().is_some_and(|field| !field.is_nullable())
+        || has_no_null_operand(&subquery.subquery, 0);
+    is_never_null && !has_some_row(&subquery.subquery)
+}
+
+/// Whether a column is computed of columns without NULLs, so that other rules may find out that it has none:
+/// `CASE WHEN true THEN 7 END` becomes 7.
+fn has_no_null_operand(plan: &LogicalPlan, column: usize) -> bool {
+    match plan {
+        LogicalPlan::Filter(_)
+        | LogicalPlan::Limit(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Distinct(Distinct::All(_)) => {
+            let mut inputs = plan.inputs().into_iter();
+            inputs.all(|input| has_no_null_operand(input, column))
+        }
+        LogicalPlan::Projection(projection) => projection.expr.get(column).is_some_and(|expr| {
+            let input = projection.input.schema();
+            let is_filled = |column: &Column| {
+                input.nullable(column).is_ok_and(|is_nullable| !is_nullable)
+                    || input
+                        .maybe_index_of_column(column)
+                        .is_some_and(|i| has_no_null_operand(&projection.input, i))
+            };
+            !expr.contains_outer() && expr.column_refs().into_iter().all(is_filled)
+        }),
+        _ => false,
+    }
 }
 
 fn make_nullable(expr: Expr) -> Result<Transformed<Expr>> {

@@ -119,7 +119,16 @@ const LIMITS: &[(&str, &str)] = &[
         "Invalid comparison operation",
         "an outer column of several types",
     ),
+    ("Can't cast value", "an outer column of several types"),
     // Faults of DataFusion where the rest of the query keeps it from being asked alone.
+    (
+        "which would be ambiguous",
+        "ORDER BY of a column that another output has the name of",
+    ),
+    (
+        "inner future panicked during poll",
+        "too little memory for DataFusion's nested loop join",
+    ),
     (
         "Valid fields are __correlated_sq",
         "a derived table that depends on the outer row",

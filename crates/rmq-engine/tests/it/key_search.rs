@@ -138,14 +138,22 @@ impl<K: Width + SearchKey> Case<K> {
                 CandidateRanges::all(rows, self.keys.len())
             };
             let mut rows_bounds = vec![vec![]; rows];
+            let mut columns = vec![];
             for comparison in comparisons.iter().copied() {
                 let bounds = self.bounds(rows, batch != 1, random);
                 let bits: Vec<K> = bounds.iter().map(|b| self.encoding.decode(*b)).collect();
-                let column = Column::new(Arc::new(bits), self.encoding);
-                K::narrow(search, &mut candidates, comparison, &column).expect("one bound per row");
+                columns.push((comparison, Column::new(Arc::new(bits), self.encoding)));
                 for (row_bounds, bound) in rows_bounds.iter_mut().zip(bounds) {
                     row_bounds.push((comparison, bound));
                 }
+            }
+            // One after the other, some together, or all.
+            for columns in columns.chunks(1 + random.below(4)) {
+                let columns = columns
+                    .iter()
+                    .map(|(comparison, column)| (*comparison, column));
+                let columns: Vec<_> = columns.collect();
+                K::narrow(search, &mut candidates, &columns).expect("one bound per row");
             }
             let (left, right) = candidates.into_inclusive();
             for (row, bounds) in rows_bounds.iter().enumerate() {
@@ -217,7 +225,7 @@ fn mismatched_lengths_are_errors() {
     };
     let bounds = Column::new(Arc::new(vec![3_u32]), Encoding::unsigned());
     let narrow = |mut candidates: CandidateRanges| {
-        u32::narrow(&search, &mut candidates, Comparison::Above, &bounds)
+        u32::narrow(&search, &mut candidates, &[(Comparison::Above, &bounds)])
     };
     is_lengths(narrow(CandidateRanges::all(2, 10)));
     is_lengths(narrow(CandidateRanges::all(1, 11)));

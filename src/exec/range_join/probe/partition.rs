@@ -16,7 +16,9 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::blocking;
-use crate::exec::range_join::bounds::{evaluate_bound, evaluate_threshold, wrapped_bound};
+use crate::exec::range_join::bounds::{
+    evaluate_bound, evaluate_for_all, evaluate_threshold, wrapped_bound,
+};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::build_side::side::BuildSide;
@@ -311,7 +313,7 @@ impl ProbePartition {
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
         let rows = build.rows();
-        rows.narrow(&mut up_to_point, Comparison::AtMost, &points)?;
+        rows.narrow(&mut up_to_point, &[(Comparison::AtMost, points)])?;
         Ok(up_to_point.into())
     }
 
@@ -341,22 +343,39 @@ impl ProbePartition {
         let mut bounds: Vec<_> = self.spec.bounds.iter().collect();
         // Those that depend on what the others leave come last.
         bounds.sort_by_key(|(_, bound)| wrapped_bound(bound).is_some());
+        // Bounds that have been evaluated and not searched.
+        let mut pending: Vec<(Comparison, ArrayRef)> = vec![];
         for (comparison, bound) in bounds {
-            let groups = prevailing
-                .as_ref()
-                .map_or(&candidates, PrevailingRows::groups);
-            let mut bounds = evaluate_bound(bound, batch, || groups.can_match())?;
-            if let Some(wrapped) = wrapped_bound(bound) {
-                let limits = wrapped.limits(batch, || candidates.can_match())?;
-                let mut beyond = candidates.clone();
-                rows.narrow(&mut beyond, wrapped.comparison(), &limits)?;
-                bounds = wrapped.widened(&bounds, beyond.can_match())?;
-            }
-            rows.narrow(&mut candidates, *comparison, &bounds)?;
+            let wrapped = wrapped_bound(bound);
+            let of_all = match wrapped {
+                Some(_) => None,
+                None => evaluate_for_all(bound, batch).ok(),
+            };
+            let bounds = match of_all {
+                Some(bounds) => bounds,
+                None => {
+                    rows.narrow(&mut candidates, &std::mem::take(&mut pending))?;
+                    let groups = prevailing
+                        .as_ref()
+                        .map_or(&candidates, PrevailingRows::groups);
+                    let bounds = evaluate_bound(bound, batch, || groups.can_match())?;
+                    match wrapped {
+                        Some(wrapped) => {
+                            let limits = wrapped.limits(batch, || candidates.can_match())?;
+                            let mut beyond = candidates.clone();
+                            rows.narrow(&mut beyond, &[(wrapped.comparison(), limits)])?;
+                            wrapped.widened(&bounds, beyond.can_match())?
+                        }
+                        None => bounds,
+                    }
+                }
+            };
             if let Some(prevailing) = &mut prevailing {
-                prevailing.add_bound(*comparison, bounds)?;
+                prevailing.add_bound(*comparison, Arc::clone(&bounds))?;
             }
+            pending.push((*comparison, bounds));
         }
+        rows.narrow(&mut candidates, &pending)?;
         Ok((candidates, prevailing))
     }
 

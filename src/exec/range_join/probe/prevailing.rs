@@ -88,11 +88,11 @@ impl PrevailingRows {
             return internal_err!("a prevailing row needs a lower bound");
         };
         let mut up_to_lower = self.groups;
-        rows.narrow(&mut up_to_lower, Comparison::AtMost, &lower)?;
         let mut is_valid = BooleanBuffer::new_set(lower.len());
         for upper in &self.upper {
             is_valid = &is_valid & &OrderKeys::are_at_most(&lower, upper)?;
         }
+        rows.narrow(&mut up_to_lower, &[(Comparison::AtMost, lower)])?;
         Ok((up_to_lower, is_valid))
     }
 }

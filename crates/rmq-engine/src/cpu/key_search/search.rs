@@ -67,6 +67,7 @@ impl<K> fmt::Debug for CpuKeySearch<K> {
 #[derive(Clone, Copy)]
 struct BoundSearch<K> {
     row: usize,
+    comparison: Comparison,
     /// The position is in `low..=high`.
     low: usize,
     high: usize,
@@ -78,9 +79,10 @@ struct BoundSearch<K> {
     last_before: K,
 }
 
-/// The bounds of a batch, one per row.
+/// Bounds of a batch, one per row, and how keys compare with them.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds<'a, K> {
+    pub(crate) comparison: Comparison,
     pub(crate) bits: &'a [K],
     pub(crate) encoding: Encoding<K>,
 }
@@ -230,24 +232,23 @@ impl<K: NarrowKey> CpuKeySearch<K> {
     pub(crate) fn narrow_candidates(
         &self,
         candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: Bounds<'_, K>,
+        bounds: &[Bounds<'_, K>],
     ) -> Result<(), EngineError> {
-        self.narrow_with(SupportedSimd::best(), candidates, comparison, bounds)
+        self.narrow_with(SupportedSimd::best(), candidates, bounds)
     }
 
     fn narrow_with(
         &self,
         simd: SupportedSimd,
         candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: Bounds<'_, K>,
+        bounds: &[Bounds<'_, K>],
     ) -> Result<(), EngineError> {
-        if bounds.bits.len() != candidates.rows() {
+        let mut lengths = bounds.iter().map(|bounds| bounds.bits.len());
+        if let Some(found) = lengths.find(|length| *length != candidates.rows()) {
             return Err(EngineError::Lengths {
                 what: "the slice of bounds",
                 expected: candidates.rows(),
-                found: bounds.bits.len(),
+                found,
             });
         }
         let slices = self.slices();
@@ -280,7 +281,7 @@ impl<K: NarrowKey> CpuKeySearch<K> {
             levels: &self.levels,
             arithmetic,
         };
-        K::narrow(simd, sorted, candidates, comparison, bounds);
+        K::narrow(simd, sorted, candidates, bounds);
         Ok(())
     }
 }
@@ -301,8 +302,7 @@ pub(crate) trait NarrowKey: KeyArithmetic + Pod {
         simd: SupportedSimd,
         keys: SortedKeys<'_, Self>,
         candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: Bounds<'_, Self>,
+        bounds: &[Bounds<'_, Self>],
     );
 }
 
@@ -314,11 +314,10 @@ macro_rules! narrow_key {
                 fn narrow[](
                     keys: SortedKeys<'_, $key>,
                     candidates: &mut CandidateRanges,
-                    comparison: Comparison,
-                    bounds: Bounds<'_, $key>,
+                    bounds: &[Bounds<'_, $key>],
                 )
                 where S in [$($kernel),+] {
-                    narrow::<$key, S>(keys, candidates, comparison, bounds);
+                    narrow::<$key, S>(keys, candidates, bounds);
                 }
             }
         }
@@ -330,58 +329,71 @@ narrow_key!(u64: Avx512, Avx2, Portable);
 // Vectors have no comparison of this width.
 narrow_key!(u128: Portable);
 
-/// Intersects each row's candidates with the positions whose key compares so with the row's bound.
+/// Intersects each row's candidates with the positions whose key compares so with each of the row's bounds.
 #[inline(always)]
 fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
     keys: SortedKeys<'_, K>,
     candidates: &mut CandidateRanges,
-    comparison: Comparison,
-    bounds: Bounds<'_, K>,
+    bounds: &[Bounds<'_, K>],
 ) {
-    let Bounds { bits, encoding } = bounds;
-    let before_equal = comparison.is_before_equal();
     let is_one_group = keys.arithmetic.len() == 1;
     let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(SEARCHES_AT_ONCE);
-    for first in (0..bits.len()).step_by(SEARCHES_AT_ONCE) {
+    if bounds.is_empty() {
+        return;
+    }
+    let rows_at_once = (SEARCHES_AT_ONCE / bounds.len()).max(1);
+    let rows = candidates.rows();
+    for first in (0..rows).step_by(rows_at_once) {
         tile.clear();
         let mut top = 0;
-        let end = bits.len().min(first + SEARCHES_AT_ONCE);
-        for (row, bound) in (first..).zip(&bits[first..end]) {
+        for row in first..rows.min(first + rows_at_once) {
             let Some((low, high)) = candidates.get(row) else {
                 continue;
             };
-            let bound = encoding.encode(*bound);
             // One group has all keys.
             let group = if is_one_group {
                 0
             } else {
                 candidates.group(row)
             };
-            if let Some(Some((start, keys))) = keys.arithmetic.get(group) {
-                let position = start + keys.count_before(bound, before_equal);
-                candidates.intersect(row, comparison, position);
-                continue;
-            }
-            if before_equal && bound == K::ZERO {
-                candidates.intersect(row, comparison, low);
-                continue;
-            }
+            let arithmetic = keys.arithmetic.get(group).and_then(Option::as_ref);
             let level = first_level(high - low);
-            let search = BoundSearch {
-                row,
-                low,
-                high,
-                level,
-                first: samples_before(low, level),
-                last_before: if before_equal {
-                    bound.distance(K::ONE)
-                } else {
-                    bound
-                },
-            };
-            keys.prefetch_block(level, search.first);
-            top = top.max(level);
-            tile.push(search);
+            let block = samples_before(low, level);
+            if arithmetic.is_none() {
+                keys.prefetch_block(level, block);
+            }
+            for Bounds {
+                comparison,
+                bits,
+                encoding,
+            } in bounds
+            {
+                let bound = encoding.encode(bits[row]);
+                let before_equal = comparison.is_before_equal();
+                if let Some((start, keys)) = arithmetic {
+                    let position = start + keys.count_before(bound, before_equal);
+                    candidates.intersect(row, *comparison, position);
+                    continue;
+                }
+                if before_equal && bound == K::ZERO {
+                    candidates.intersect(row, *comparison, low);
+                    continue;
+                }
+                top = top.max(level);
+                tile.push(BoundSearch {
+                    row,
+                    comparison: *comparison,
+                    low,
+                    high,
+                    level,
+                    first: block,
+                    last_before: if before_equal {
+                        bound.distance(K::ONE)
+                    } else {
+                        bound
+                    },
+                });
+            }
         }
         for level in (1..=top).rev() {
             for search in &mut tile {
@@ -393,7 +405,7 @@ fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
             }
         }
         for search in &tile {
-            candidates.intersect(search.row, comparison, keys.position::<S>(search));
+            candidates.intersect(search.row, search.comparison, keys.position::<S>(search));
         }
     }
 }
@@ -567,19 +579,23 @@ mod tests {
     fn narrowed(
         keys: &CpuKeySearch<u64>,
         candidates: &CandidateRanges,
-        comparison: Comparison,
-        bounds: &[i64],
+        bounds: &[(Comparison, &[i64])],
     ) -> Vec<Option<(usize, usize)>> {
-        let bounds = column(bounds);
-        let bounds = Bounds {
-            bits: bounds.bits(),
-            encoding: bounds.encoding(),
-        };
+        let columns: Vec<_> = bounds.iter().map(|(_, bounds)| column(bounds)).collect();
+        let bounds: Vec<_> = bounds
+            .iter()
+            .zip(&columns)
+            .map(|((comparison, _), column)| Bounds {
+                comparison: *comparison,
+                bits: column.bits(),
+                encoding: column.encoding(),
+            })
+            .collect();
         let supported = Simd::ALL.into_iter().filter(|simd| simd.is_available());
         let mut found = supported.map(|simd| {
             let simd = SupportedSimd::try_new(simd).expect("it is available");
             let mut candidates = candidates.clone();
-            keys.narrow_with(simd, &mut candidates, comparison, bounds)
+            keys.narrow_with(simd, &mut candidates, &bounds)
                 .expect("one bound per row");
             let (starts, ends) = (candidates.starts().iter(), candidates.ends().iter());
             let ranges = starts.zip(ends).map(|(start, end)| (*start, *end));
@@ -649,7 +665,7 @@ mod tests {
                 }
             }
             for comparison in COMPARISONS {
-                let found = narrowed(&sorted, &candidates, comparison, &queried);
+                let found = narrowed(&sorted, &candidates, &[(comparison, &queried)]);
                 for (row, bound) in queried.iter().enumerate() {
                     let Some(range) = candidates.get(row) else {
                         continue;
@@ -694,7 +710,7 @@ mod tests {
             let groups: Vec<u32> = queried.iter().map(|_| random.u32(..4)).collect();
             let candidates = CandidateRanges::of_groups(groups.clone(), &starts);
             for comparison in COMPARISONS {
-                let found = narrowed(&sorted, &candidates, comparison, &queried);
+                let found = narrowed(&sorted, &candidates, &[(comparison, &queried)]);
                 for (row, (bound, group)) in queried.iter().zip(&groups).enumerate() {
                     let group = *group as usize;
                     let whole = (starts[group], starts[group + 1]);

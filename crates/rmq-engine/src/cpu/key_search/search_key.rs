@@ -56,19 +56,18 @@ pub trait SearchKey: Key + Pod {
     /// Returns the bytes that a search over this many keys takes, besides the keys.
     fn search_bytes(keys: usize) -> usize;
 
-    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
-    /// of a row, also several of one side, are applied one after another.
+    /// Intersects each row's candidates with the positions whose key compares so with each of the row's bounds. Bounds
+    /// that are searched together share their cache misses.
     ///
-    /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
-    /// ([`CandidateRanges::retain_rows`]).
+    /// Each column of bounds has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the
+    /// caller ([`CandidateRanges::retain_rows`]).
     ///
     /// # Errors
     /// [`EngineError::Lengths`] if there are fewer or more bounds than rows, or a range ends after the last key.
     fn narrow(
         keys: &CpuKeySearch<Self>,
         candidates: &mut CandidateRanges,
-        comparison: Comparison,
-        bounds: &Column<Self>,
+        bounds: &[(Comparison, &Column<Self>)],
     ) -> Result<(), EngineError>;
 }
 
@@ -110,14 +109,14 @@ macro_rules! search_key {
             fn narrow(
                 keys: &CpuKeySearch<Self>,
                 candidates: &mut CandidateRanges,
-                comparison: Comparison,
-                bounds: &Column<Self>,
+                bounds: &[(Comparison, &Column<Self>)],
             ) -> Result<(), EngineError> {
-                let bounds = Bounds {
+                let bounds = bounds.iter().map(|(comparison, bounds)| Bounds {
+                    comparison: *comparison,
                     bits: bounds.bits(),
                     encoding: bounds.encoding(),
-                };
-                keys.narrow_candidates(candidates, comparison, bounds)
+                });
+                keys.narrow_candidates(candidates, &bounds.collect::<Vec<_>>())
             }
         }
 
