@@ -157,7 +157,36 @@ fn register_in(
         indexes: Arc::clone(&indexes),
     };
     let config = registration.add_to(config);
+    add_functions(&mut builder, &names);
+    add_table_functions(&mut builder, names, indexes);
 
+    let exprs = builder.expr_planners().get_or_insert_default();
+    exprs.insert(0, Arc::new(IntervalProductPlanner));
+    exprs.insert(0, Arc::new(FirstLastPlanner));
+
+    let relations = builder.relation_planners().get_or_insert_default();
+    // Once more after an earlier call, which is harmless.
+    relations.push(Arc::new(AsofJoinPlanner));
+
+    let optimizer = builder.optimizer().take().unwrap_or_default();
+    let physical = builder.physical_optimizers().take().unwrap_or_default();
+    let mut analyzer = builder.analyzer().take().unwrap_or_default();
+    append_analyzer_rules(&mut analyzer.rules);
+    *builder.analyzer() = Some(analyzer);
+    let builder = builder
+        .with_config(config)
+        .with_optimizer_rules(with_rules(optimizer, &planner).rules)
+        .with_physical_optimizer_rules(with_physical_rules(physical).rules);
+    match planner {
+        Planner::Keep => builder,
+        Planner::Replace(others) => {
+            builder.with_query_planner(Arc::new(RmqQueryPlanner::new(registration, others)))
+        }
+    }
+}
+
+/// Adds scalar, window and aggregate functions.
+fn add_functions(builder: &mut SessionStateBuilder, names: &Names) {
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
@@ -188,7 +217,13 @@ fn register_in(
             aggregates.push(Arc::new(AggregateUDF::from(name)));
         }
     }
+}
 
+fn add_table_functions(
+    builder: &mut SessionStateBuilder,
+    names: Names,
+    indexes: Arc<IndexCatalog>,
+) {
     let tables = builder.table_functions().get_or_insert_default();
     let extremes = [Extreme::Min, Extreme::Max].map(|e| RangeTableFunction::new(e, names.clone()));
     let mut functions = extremes
@@ -212,30 +247,6 @@ fn register_in(
         let function = TableFunction::new(name.clone(), function);
         (name, Arc::new(function))
     }));
-
-    let exprs = builder.expr_planners().get_or_insert_default();
-    exprs.insert(0, Arc::new(IntervalProductPlanner));
-    exprs.insert(0, Arc::new(FirstLastPlanner));
-
-    let relations = builder.relation_planners().get_or_insert_default();
-    // Once more after an earlier call, which is harmless.
-    relations.push(Arc::new(AsofJoinPlanner));
-
-    let optimizer = builder.optimizer().take().unwrap_or_default();
-    let physical = builder.physical_optimizers().take().unwrap_or_default();
-    let mut analyzer = builder.analyzer().take().unwrap_or_default();
-    append_analyzer_rules(&mut analyzer.rules);
-    *builder.analyzer() = Some(analyzer);
-    let builder = builder
-        .with_config(config)
-        .with_optimizer_rules(with_rules(optimizer, &planner).rules)
-        .with_physical_optimizer_rules(with_physical_rules(physical).rules);
-    match planner {
-        Planner::Keep => builder,
-        Planner::Replace(others) => {
-            builder.with_query_planner(Arc::new(RmqQueryPlanner::new(registration, others)))
-        }
-    }
 }
 
 /// Where rules go among those of `DataFusion`.

@@ -282,7 +282,7 @@ fn concatenate(
 }
 
 /// One array of this type with the values of all arrays, which have it, too.
-fn concatenated(arrays: &[ArrayRef], data_type: &DataType) -> Result<ArrayRef> {
+pub(crate) fn concatenated(arrays: &[ArrayRef], data_type: &DataType) -> Result<ArrayRef> {
     match arrays {
         [] => Ok(new_empty_array(data_type)),
         [one] => Ok(Arc::clone(one)),

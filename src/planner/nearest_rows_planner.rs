@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
 use datafusion::catalog::Session;
-use datafusion::common::{
-    Column, DFSchema, DataFusionError, JoinSide, JoinType, Result, plan_datafusion_err,
-};
+use datafusion::common::{Column, DFSchema, JoinSide, JoinType, Result, plan_datafusion_err};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNodeCore};
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use datafusion::physical_planner::PhysicalPlanner;
 
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
@@ -36,44 +35,21 @@ pub(crate) fn plan_nearest_rows(
     session: &dyn Session,
     planning_ctx: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let physical = |expr: &Expr, schema: &DFSchema| {
-        planner.create_physical_expr(expr, schema, session, planning_ctx)
+    let expressions = Expressions {
+        node,
+        planner,
+        session,
+        planning_ctx,
     };
+    let physical = |expr: &Expr, schema: &DFSchema| expressions.physical(expr, schema);
     let condition = node.condition();
     let spec = condition.spec.try_map(
         |expr| physical(expr, node.probe().schema()),
         |expr| physical(expr, node.build().schema()),
     )?;
-    let filter_of = |condition: &Expr| -> Result<JoinFilter> {
-        let (schema, columns) = columns_of(condition, node.probe(), node.build())?;
-        let expr = physical(condition, &schema)?;
-        let schema = Arc::new(schema.as_arrow().clone());
-        Ok(JoinFilter::new(expr, columns, schema))
-    };
     let residual = condition.residual.as_ref();
-    let mut conjuncts = residual.map(split_conjunction).unwrap_or_default();
-    let filters = conjuncts.iter().map(|conjunct| filter_of(conjunct));
-    let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
-    // The index finds rows in the order of the range key.
-    let threshold = if condition.order_by.is_empty() && condition.distance.is_none() {
-        best_threshold(&filters, &probe.schema(), &build.schema())?
-    } else {
-        None
-    };
-    let residual = residual.map(filter_of).transpose()?;
-    let (mut label, threshold) = match threshold {
-        Some((number, threshold)) => {
-            let shown = conjuncts.remove(number);
-            let rest = conjunction(conjuncts.into_iter().cloned());
-            let label = condition.shown(Some(shown), rest.as_ref());
-            let rest = rest.as_ref().map(filter_of).transpose()?;
-            (label, Some(RowThreshold { rest, ..threshold }))
-        }
-        None => {
-            let filter = condition.residual.as_ref();
-            (condition.shown(None, filter), None)
-        }
-    };
+    let residual = residual.map(|all| expressions.filter(all)).transpose()?;
+    let (mut label, threshold) = expressions.threshold(&probe.schema(), &build.schema())?;
     label.push("returns=rows".to_string());
     let all = |side, plan: &Arc<dyn ExecutionPlan>| {
         (0..plan.schema().fields().len()).map(move |index| ColumnIndex { index, side })
@@ -92,18 +68,7 @@ pub(crate) fn plan_nearest_rows(
         &columns,
         schema,
     )?;
-    let distance = condition.distance.as_ref().map(|distance| {
-        let bytes = |by: &Expr| {
-            let by = SortExpr::new(by.clone(), true, false);
-            filter_of(&order_key(&[by]).unwrap_or_default())
-        };
-        Ok::<_, DataFusionError>(PairDistance {
-            point: physical(&distance.point, node.probe().schema())?,
-            by: bytes(&distance.by)?,
-            grows: filter_of(&distance.grows)?,
-        })
-    });
-    let distance = distance.transpose()?;
+    let distance = expressions.distance()?;
     let order = match distance {
         Some(_) => order_key_from(true, &condition.order_by),
         None => order_key(&condition.order_by),
@@ -122,6 +87,66 @@ pub(crate) fn plan_nearest_rows(
         }
         None => joined,
     })
+}
+
+/// Makes a node's expressions physical ones.
+struct Expressions<'a> {
+    node: &'a NearestRows,
+    planner: &'a dyn PhysicalPlanner,
+    session: &'a dyn Session,
+    planning_ctx: &'a PhysicalPlanningContext,
+}
+
+impl Expressions<'_> {
+    fn physical(&self, expr: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>> {
+        let planner = self.planner;
+        planner.create_physical_expr(expr, schema, self.session, self.planning_ctx)
+    }
+
+    /// A condition on pairs.
+    fn filter(&self, condition: &Expr) -> Result<JoinFilter> {
+        let (schema, columns) = columns_of(condition, self.node.probe(), self.node.build())?;
+        let expr = self.physical(condition, &schema)?;
+        let schema = Arc::new(schema.as_arrow().clone());
+        Ok(JoinFilter::new(expr, columns, schema))
+    }
+
+    /// The parts of the operator's label, and the conjunct that an index answers. The index finds rows in the order of
+    /// the range key.
+    fn threshold(
+        &self,
+        probe: &Schema,
+        build: &Schema,
+    ) -> Result<(Vec<String>, Option<RowThreshold>)> {
+        let condition = self.node.condition();
+        let residual = condition.residual.as_ref();
+        let mut conjuncts = residual.map(split_conjunction).unwrap_or_default();
+        let filters = conjuncts.iter().map(|conjunct| self.filter(conjunct));
+        let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
+        let has_key_order = condition.order_by.is_empty() && condition.distance.is_none();
+        let best = has_key_order.then(|| best_threshold(&filters, probe, build));
+        let Some((number, threshold)) = best.transpose()?.flatten() else {
+            return Ok((condition.shown(None, residual), None));
+        };
+        let shown = conjuncts.remove(number);
+        let rest = conjunction(conjuncts.into_iter().cloned());
+        let label = condition.shown(Some(shown), rest.as_ref());
+        let rest = rest.map(|rest| self.filter(&rest)).transpose()?;
+        Ok((label, Some(RowThreshold { rest, ..threshold })))
+    }
+
+    /// The distance that orders rows, if one does.
+    fn distance(&self) -> Result<Option<PairDistance>> {
+        let Some(distance) = &self.node.condition().distance else {
+            return Ok(None);
+        };
+        let by = SortExpr::new(distance.by.clone(), true, false);
+        Ok(Some(PairDistance {
+            point: self.physical(&distance.point, self.node.probe().schema())?,
+            by: self.filter(&order_key(&[by]).unwrap_or_default())?,
+            grows: self.filter(&distance.grows)?,
+        }))
+    }
 }
 
 /// The columns of a condition on pairs: their schema, and where they come from.

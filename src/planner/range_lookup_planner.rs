@@ -23,7 +23,7 @@ use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::required::IndexUse;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes, with_fresh_slots};
+use crate::logical_plan::prepare_indexes::{PrepareIndexes, with_fresh_slots};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
 
@@ -82,6 +82,21 @@ impl RangeLookupPlanner {
         let relation = Arc::new(new);
         relations.push((key, Arc::clone(&relation)));
         relation
+    }
+
+    /// The relation that a call reads, of which it requires an index, and the name of the column.
+    async fn required(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        function: RangeFunction,
+        source: &Source,
+        demand: IndexUse,
+        session: &dyn Session,
+    ) -> Result<(Arc<Relation>, String)> {
+        let (relation, column) = self.relation(planner, function, source, session).await?;
+        let kind = function.index_kind();
+        relation.require(&column, kind, demand, session).await?;
+        Ok((relation, column))
     }
 
     /// The relation that a call reads, and the name of the column.
@@ -188,17 +203,10 @@ impl ExtensionPlanner for RangeLookupPlanner {
                 needs_rows: true,
             };
             let mut lookups = vec![];
-            for IndexLookup {
-                function,
-                source,
-                slot,
-            } in node.lookups()
-            {
-                let (function, slot) = (*function, slot.clone());
-                let (relation, column) = self.relation(planner, function, source, session).await?;
-                relation
-                    .require(&column, function.index_kind(), demand, session)
-                    .await?;
+            for lookup in node.lookups() {
+                let (function, slot) = (lookup.function, lookup.slot.clone());
+                let column = self.required(planner, function, &lookup.source, demand, session);
+                let (relation, column) = column.await?;
                 lookups.push(PhysicalLookup {
                     function,
                     relation,
@@ -225,12 +233,9 @@ impl ExtensionPlanner for RangeLookupPlanner {
                 in_expression: false,
                 needs_rows: call.function.needs_rows(),
             };
-            let (relation, column) = self
-                .relation(planner, call.function, &call.source, session)
-                .await?;
-            relation
-                .require(&column, call.function.index_kind(), demand, session)
-                .await?;
+            let column = self.required(planner, call.function, &call.source, demand, session);
+            let (relation, column) = column.await?;
+            let inputs = [&call.left, &call.right].into_iter();
             calls.push(PhysicalCall {
                 function: call.function,
                 relation,
@@ -240,15 +245,10 @@ impl ExtensionPlanner for RangeLookupPlanner {
                 threshold: call.threshold.as_ref().map(physical).transpose()?,
                 output: call.output.clone(),
                 data_type: call.data_type.clone(),
-                volatile: [&call.left, &call.right]
-                    .into_iter()
-                    .chain(&call.threshold)
-                    .any(Expr::is_volatile),
+                volatile: inputs.chain(&call.threshold).any(Expr::is_volatile),
             });
         }
-        Ok(Some(Arc::new(RangeLookupExec::try_new(
-            Arc::clone(input),
-            calls,
-        )?)))
+        let lookup = RangeLookupExec::try_new(Arc::clone(input), calls)?;
+        Ok(Some(Arc::new(lookup)))
     }
 }

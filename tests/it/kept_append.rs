@@ -252,32 +252,35 @@ async fn insert(ctx: &SessionContext, first: usize, count: usize) {
     run(ctx, &sql).await.expect("an INSERT");
 }
 
-/// Each form alone, in a session of its own, and after one another.
+/// Each form alone, in a session of its own, and some after one another.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_form_merges_segments() {
-    let ctx = tables(20_000, 1).await;
-    let plain = without_keeping(&ctx, 1).await;
-    let mut first = 20_000;
-    for (what, sql) in MERGED {
-        let alone = joining(cpu_session());
-        set(&alone, "datafusion.execution.target_partitions", "1");
-        share(&ctx, &alone).await;
-        compare(&alone, &plain, what, sql).await;
-        for (count, expected) in [(2100, 2), (15, 3)] {
-            insert(&ctx, first, count).await;
-            first += count;
-            let segments = compare(&alone, &plain, what, sql).await;
-            assert!(segments >= expected, "{what}: {segments}");
-            // Nothing is read the second time.
-            let (_, again, built) = answer(&alone, sql).await;
-            assert_eq!((again, built), (segments, 0), "{what}");
-            compare(&ctx, &plain, what, sql).await;
+    for forms in MERGED.chunks(5) {
+        let ctx = tables(6000, 1).await;
+        let plain = without_keeping(&ctx, 1).await;
+        let mut first = 6000;
+        for (what, sql) in forms {
+            let alone = joining(cpu_session());
+            set(&alone, "datafusion.execution.target_partitions", "1");
+            share(&ctx, &alone).await;
+            compare(&alone, &plain, what, sql).await;
+            for (count, expected) in [(2100, 2), (15, 3)] {
+                insert(&ctx, first, count).await;
+                first += count;
+                let segments = compare(&alone, &plain, what, sql).await;
+                assert!(segments >= expected, "{what}: {segments}");
+                // Nothing is read the second time.
+                let (found, again, built) = answer(&alone, sql).await;
+                assert_eq!((again, built), (segments, 0), "{what}");
+                assert!(answer(&ctx, sql).await.0 == found, "{what}");
+            }
         }
     }
-    for (what, sql) in WHOLE {
+    let ctx = tables(6000, 1).await;
+    let plain = without_keeping(&ctx, 1).await;
+    for (i, (what, sql)) in WHOLE.into_iter().enumerate() {
         compare(&ctx, &plain, what, sql).await;
-        insert(&ctx, first, 3).await;
-        first += 3;
+        insert(&ctx, 6000 + 3 * i, 3).await;
         assert_eq!(compare(&ctx, &plain, what, sql).await, 0, "{what}");
     }
 }
@@ -411,7 +414,7 @@ async fn only_what_was_appended_is_sorted() {
     compare(&ctx, &plain, "an UPDATE", sql).await;
 }
 
-/// 1,000 INSERTs of a few rows, each followed by a query.
+/// 400 INSERTs of a few rows, each followed by a query.
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_are_merged_geometrically() {
     let ctx = tables(5000, 1).await;
@@ -421,21 +424,21 @@ async fn segments_are_merged_geometrically() {
         .replace("FROM q", "FROM (SELECT * FROM q WHERE id < 5) q");
     answer(&ctx, &sql).await;
     let (mut built_in_all, mut most) = (0, 0);
-    for i in 0..1000 {
+    for i in 0..400 {
         insert(&ctx, 5000 + 100 * i, 100).await;
         let (found, segments, built) = answer(&ctx, &sql).await;
         built_in_all += built;
         most = most.max(segments);
-        if i % 100 == 99 {
+        if i % 50 == 49 {
             assert!(found == answer(&plain, &sql).await.0, "{i}");
             assert_eq!(count_of_kept(&ctx).await, Some(1));
         }
     }
     println!("{built_in_all} rows sorted, at most {most} segments");
-    // log2(105,000 / 1024) is 6.7.
-    assert!((3..=8).contains(&most), "{most}");
+    // log2(45,000 / 1024) is 5.5.
+    assert!((3..=7).contains(&most), "{most}");
     // Each INSERT sorts at most 2,048 rows of small segments besides.
-    assert!(built_in_all < 1000 * 2048 + 105_000 * 7, "{built_in_all}");
+    assert!(built_in_all < 400 * 2048 + 45_000 * 6, "{built_in_all}");
 }
 
 /// A query that has begun goes on with the segments that it has found.

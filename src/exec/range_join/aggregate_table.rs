@@ -74,6 +74,22 @@ impl Structures {
         self.0.iter().copied()
     }
 
+    /// The kinds of order statistics.
+    pub(crate) fn order_statistics(&self) -> impl Iterator<Item = IndexKind> {
+        self.iter().filter_map(|structure| match structure {
+            Structure::OrderStatistics(kind) => Some(kind),
+            _ => None,
+        })
+    }
+
+    /// The extreme of each index, and whether it has positions.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = (Extreme, bool)> {
+        self.iter().filter_map(|structure| match structure {
+            Structure::Index { extreme, positions } => Some((extreme, positions)),
+            _ => None,
+        })
+    }
+
     /// Whether none is missing where `built` are there.
     pub(crate) fn are_among(&self, built: &Self) -> bool {
         self.iter().all(|structure| built.contains(structure))

@@ -22,7 +22,7 @@ use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
 use crate::exec::range_lookup::kept_index::KeptIndex;
 use crate::exec::range_lookup::memory_budget::MemoryBudget;
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, PersistedValues};
-use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
+use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndex, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion, read_version, version_of_files};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::chunk_extremes::ChunkExtremes;
@@ -106,6 +106,13 @@ pub(super) struct MissingIndex {
     pub(super) parts: Vec<IndexPart>,
 }
 
+/// What the catalog has of an index.
+enum InCatalog {
+    Whole(PreparedIndex),
+    /// The parts that stay, perhaps none, and the scan of the rows after these; `None` for that of all rows.
+    Parts(MissingIndex, Option<RelationScan>),
+}
+
 /// Indexes that are not cached, and the scan of the rows that are read for them; `None` for that of all rows.
 #[derive(Default)]
 pub(super) struct MissingIndexes {
@@ -162,55 +169,14 @@ impl<'a> IndexBuilder<'a> {
         // By the number of arrays or files before what is read.
         let mut missing: BTreeMap<usize, MissingIndexes> = BTreeMap::new();
         for (id, index) in required.all() {
-            let data_type = column_type(&scan.schema(), &id.column)?;
-            let cached = self.cached(&id, version.as_ref(), &data_type);
-            // Once a limit is raised, all rows may fit.
-            let in_files = |index: &ColumnIndex| {
-                let chunks = index.chunks();
-                chunks.is_some_and(|chunks| self.budget().bytes() <= chunks.budget)
-            };
-            if self.may_be_in_files(&index.index_use, &data_type)
-                && let Some(found) = cached.find(&Target::Cpu, in_files)
-                && let Some(chunks) = found.index.chunks()
-                && let Some(version) = &version
-                && let Some(files) = ParquetFiles::of(self.required, scan, version)
-            {
-                let rows = Arc::new(files.with_ends(Arc::clone(&chunks.file_ends)));
-                prepared.push(self.in_files(id, found, &data_type, rows, Origin::Cached)?);
-                continue;
-            }
-            let mut decision = index.decision;
-            let rows = || {
-                cached
-                    .rows()
-                    .or_else(|| Some(cached.extension_on_any(scan)?.rows()))
-            };
-            if decision.is_none()
-                && let Some(rows) = rows()
-            {
-                decision = self.decide(&id, index.index_use, rows, &data_type).await?;
-            }
-            if let Some(decision) = &decision {
-                required.record(&id, decision.clone());
-                let found = cached.find(&decision.target, |index| index.chunks().is_none());
-                if let Some(found) = found {
-                    prepared.push(PreparedIndex::new(id, found, decision, Origin::Cached));
-                    continue;
+            match self.find(id, index, scan, version.as_ref()).await? {
+                InCatalog::Whole(index) => prepared.push(index),
+                InCatalog::Parts(index, tail) => {
+                    let missing = missing.entry(pieces(&index.parts)).or_default();
+                    missing.scan = tail;
+                    missing.indexes.push(index);
                 }
             }
-            let target = decision.as_ref().map(|decision| &decision.target);
-            let extension = target.and_then(|target| cached.extension(scan, target));
-            let (parts, tail) = extension.map(|e| (e.parts, e.tail)).unzip();
-            let parts = parts.unwrap_or_default();
-            let missing = missing.entry(pieces(&parts)).or_default();
-            missing.scan = tail;
-            missing.indexes.push(MissingIndex {
-                id,
-                data_type,
-                index_use: index.index_use,
-                decision,
-                parts,
-            });
         }
         // The limits may have been lowered since the cached indexes were built.
         required.catalog.shrink_to(options.index_memory_limit);
@@ -240,6 +206,63 @@ impl<'a> IndexBuilder<'a> {
             prepared.extend(self.build_in_memory(loaded, &read).await?);
         }
         Ok(prepared)
+    }
+
+    /// Finds a required index in the catalog, or what it has of it.
+    async fn find(
+        &self,
+        id: IndexId,
+        index: RequiredIndex,
+        scan: &RelationScan,
+        version: Option<&ScanVersion>,
+    ) -> Result<InCatalog> {
+        let data_type = column_type(&scan.schema(), &id.column)?;
+        let cached = self.cached(&id, version, &data_type);
+        // Once a limit is raised, all rows may fit.
+        let in_files = |index: &ColumnIndex| {
+            let chunks = index.chunks();
+            chunks.is_some_and(|chunks| self.budget().bytes() <= chunks.budget)
+        };
+        if self.may_be_in_files(&index.index_use, &data_type)
+            && let Some(found) = cached.find(&Target::Cpu, in_files)
+            && let Some(chunks) = found.index.chunks()
+            && let Some(version) = version
+            && let Some(files) = ParquetFiles::of(self.required, scan, version)
+        {
+            let rows = Arc::new(files.with_ends(Arc::clone(&chunks.file_ends)));
+            let index = self.in_files(id, found, &data_type, rows, Origin::Cached)?;
+            return Ok(InCatalog::Whole(index));
+        }
+        let mut decision = index.decision;
+        let rows = || {
+            cached
+                .rows()
+                .or_else(|| Some(cached.extension_on_any(scan)?.rows()))
+        };
+        if decision.is_none()
+            && let Some(rows) = rows()
+        {
+            decision = self.decide(&id, index.index_use, rows, &data_type).await?;
+        }
+        if let Some(decision) = &decision {
+            self.required.record(&id, decision.clone());
+            let found = cached.find(&decision.target, |index| index.chunks().is_none());
+            if let Some(found) = found {
+                let index = PreparedIndex::new(id, found, decision, Origin::Cached);
+                return Ok(InCatalog::Whole(index));
+            }
+        }
+        let target = decision.as_ref().map(|decision| &decision.target);
+        let extension = target.and_then(|target| cached.extension(scan, target));
+        let (parts, tail) = extension.map(|e| (e.parts, e.tail)).unzip();
+        let missing = MissingIndex {
+            id,
+            data_type,
+            index_use: index.index_use,
+            decision,
+            parts: parts.unwrap_or_default(),
+        };
+        Ok(InCatalog::Parts(missing, tail))
     }
 
     /// Reserves bytes for the index of a column. Evicts the least worthwhile indexes for them.

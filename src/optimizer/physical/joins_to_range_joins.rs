@@ -145,7 +145,7 @@ fn looks_up_index(expr: &PhysicalExprRef) -> bool {
 
 impl Oriented<'_> {
     fn into_plan(self, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
-        let label = self.label()?;
+        let (label, columns) = (self.label()?, self.columns());
         let Self {
             join,
             probe,
@@ -153,23 +153,8 @@ impl Oriented<'_> {
             on,
             condition,
             join_type,
-            is_flipped,
             ..
         } = self;
-        // Which side a column of the output is of depends on which side is the probe side.
-        let schemas = (join.left.schema(), join.right.schema());
-        let (_, columns) = build_join_schema(&schemas.0, &schemas.1, &join.join_type);
-        let columns = columns.into_iter().map(|column| match column.side {
-            side if is_flipped => ColumnIndex {
-                index: column.index,
-                side: side.negate(),
-            },
-            _ => column,
-        });
-        let mut columns: Vec<ColumnIndex> = columns.collect();
-        if let Some(projection) = join.projection {
-            columns = projection.iter().map(|i| columns[*i].clone()).collect();
-        }
         let schema = join.plan.schema();
         let mut spec = RangeJoinSpec {
             unmatched: match join_type {
@@ -206,13 +191,13 @@ impl Oriented<'_> {
         if !returns_probe_rows {
             return Ok(joined);
         }
-        let names = join.plan.schema();
         let is_all =
             |(i, column): (usize, &ColumnIndex)| column.side == JoinSide::Left && column.index == i;
         if columns.len() == probe_columns && columns.iter().enumerate().all(is_all) {
             return Ok(joined);
         }
-        let exprs = columns.iter().zip(names.fields()).map(|(column, field)| {
+        let fields = join.plan.schema();
+        let exprs = columns.iter().zip(fields.fields()).map(|(column, field)| {
             let expr: PhysicalExprRef = if column.side == JoinSide::Left {
                 Arc::new(Column::new(field.name(), column.index))
             } else {
@@ -222,10 +207,24 @@ impl Oriented<'_> {
             };
             (expr, field.name().clone())
         });
-        Ok(Arc::new(ProjectionExec::try_new(
-            exprs.collect::<Vec<_>>(),
-            joined,
-        )?))
+        let exprs = exprs.collect::<Vec<_>>();
+        Ok(Arc::new(ProjectionExec::try_new(exprs, joined)?))
+    }
+
+    /// The columns of the output. Which side one is of depends on which side is the probe side.
+    fn columns(&self) -> Vec<ColumnIndex> {
+        let join = self.join;
+        let (left, right) = (join.left.schema(), join.right.schema());
+        let (_, mut columns) = build_join_schema(&left, &right, &join.join_type);
+        if self.is_flipped {
+            for column in &mut columns {
+                column.side = column.side.negate();
+            }
+        }
+        match join.projection {
+            Some(projection) => projection.iter().map(|i| columns[*i].clone()).collect(),
+            None => columns,
+        }
     }
 
     /// The join as EXPLAIN shows it.

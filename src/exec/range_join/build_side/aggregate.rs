@@ -143,25 +143,7 @@ impl AggregateEvaluator {
                 let last = ranges.iter().map(|(l, r)| (l <= r).then_some(r));
                 self.values()?.at(last)?
             }
-            AggregateKind::AtExtreme { nulls_first, .. } => {
-                let one = std::slice::from_ref(ranges);
-                let positions = self.index()?.answer(one, false, true)?.into_positions()?;
-                let nulls = if nulls_first {
-                    Some(self.counts(1)?)
-                } else {
-                    None
-                };
-                let rows = positions
-                    .iter()
-                    .zip(ranges.iter())
-                    .map(|(position, range)| {
-                        let null = nulls.and_then(|nulls| nulls.first_null(range));
-                        // If all values that order are NULL, the first row wins.
-                        let first = (range.0 <= range.1).then_some(range.0);
-                        null.or(position).or(first)
-                    });
-                self.values()?.at(rows)?
-            }
+            AggregateKind::AtExtreme { nulls_first, .. } => self.at_extreme(ranges, nulls_first)?,
             AggregateKind::AtCrossing {
                 end,
                 comparison,
@@ -179,20 +161,8 @@ impl AggregateEvaluator {
                 comparison,
                 threshold,
             } => {
-                let threshold = evaluated(thresholds, threshold)?;
                 let test = ThresholdTest::of_comparison(comparison);
-                if let Some(ranks) = self.statistics().and_then(|ranks| ranks.index()) {
-                    self.metrics.record_order_statistics(ranges.len());
-                    return Ok(Arc::new(ranks.count_passing(ranges, threshold, test)?));
-                }
-                // Lists the rows that pass.
-                let (ranges, thresholds) = (
-                    std::slice::from_ref(ranges),
-                    std::slice::from_ref(threshold),
-                );
-                let index = self.index()?;
-                let queries = index.threshold_queries(ranges, thresholds, test)?;
-                Arc::new(index.count(&queries, check)?)
+                self.count_passing(ranges, evaluated(thresholds, threshold)?, test, check)?
             }
             AggregateKind::Accumulate => {
                 let accumulator = self.accumulator.as_ref();
@@ -206,6 +176,41 @@ impl AggregateEvaluator {
                 sources.column(accumulator, ranges)?
             }
         })
+    }
+
+    /// The values where another column has its extreme; the first row's if all values that order are NULL.
+    fn at_extreme(&self, ranges: &Ranges, nulls_first: bool) -> Result<ArrayRef> {
+        let one = std::slice::from_ref(ranges);
+        let positions = self.index()?.answer(one, false, true)?.into_positions()?;
+        let nulls = nulls_first.then(|| self.counts(1)).transpose()?;
+        let rows = positions.iter().zip(ranges.iter());
+        let rows = rows.map(|(position, range)| {
+            let null = nulls.and_then(|nulls| nulls.first_null(range));
+            let first = (range.0 <= range.1).then_some(range.0);
+            null.or(position).or(first)
+        });
+        self.values()?.at(rows)
+    }
+
+    /// Counts the rows that pass their range's threshold: by ranks once they are built, else by listing these rows.
+    fn count_passing(
+        &self,
+        ranges: &Ranges,
+        thresholds: &ArrayRef,
+        test: ThresholdTest,
+        check: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<ArrayRef> {
+        if let Some(ranks) = self.statistics().and_then(|ranks| ranks.index()) {
+            self.metrics.record_order_statistics(ranges.len());
+            return Ok(Arc::new(ranks.count_passing(ranges, thresholds, test)?));
+        }
+        let index = self.index()?;
+        let (ranges, thresholds) = (
+            std::slice::from_ref(ranges),
+            std::slice::from_ref(thresholds),
+        );
+        let queries = index.threshold_queries(ranges, thresholds, test)?;
+        Ok(Arc::new(index.count(&queries, check)?))
     }
 
     fn counts(&self, argument: usize) -> Result<&Counts> {

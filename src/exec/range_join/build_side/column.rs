@@ -4,11 +4,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::compute::take;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::common::array_bytes::arrays_bytes;
 use crate::common::ordered_type::is_borrowed;
 use crate::common::range_function::IndexKind;
 use crate::common::workers::Workers;
@@ -16,16 +18,17 @@ use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
-use crate::exec::range_join::build_side::sorted_values::sorted_values;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::{Chunks, Encoded};
+use crate::index::sort_keys::{Chunks, Encoded, concatenated};
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
-use crate::sorted::arrange::{arrange, borrows_chunks, encode_chunks, estimate_arrange};
+use crate::sorted::arrange::{
+    arrange, borrows_chunks, encode_chunks, estimate_arrange, permute_values,
+};
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{BuildOptions, Extreme};
 
@@ -192,21 +195,13 @@ impl ColumnPreparer<'_> {
     ) -> Result<PreparedColumn> {
         let mut prepared = PreparedColumn::default();
         let needs_values = needs.contains(Structure::Values);
-        let statistics = needs.iter().filter_map(|needed| match needed {
-            Structure::OrderStatistics(kind) => Some(kind),
-            _ => None,
-        });
-        let statistics: Vec<_> = statistics.collect();
+        let statistics: Vec<_> = needs.order_statistics().collect();
         let keys_are_values = is_borrowed(&column.data_type);
         // Ranks of other values would need a copy of the column, which no median asks for alone.
         let copies = !keys_are_values && statistics.contains(&IndexKind::DistinctCounts);
         let needs_array = needs.contains(Structure::Array) || copies;
         let needs_sums = needs.contains(Structure::Sums);
-        let indexes = needs.iter().filter_map(|needed| match needed {
-            Structure::Index { extreme, positions } => Some((extreme, positions)),
-            _ => None,
-        });
-        let indexes: Vec<_> = indexes.collect();
+        let has_indexes = needs.indexes().next().is_some();
 
         let mut counts = None;
         if needs.contains(Structure::Counts) || needs_sums {
@@ -217,11 +212,9 @@ impl ColumnPreparer<'_> {
         }
         // One copy, sorted, serves all that is built of the column.
         let takes_values = needs_sums || needs_values || !statistics.is_empty();
-        let sorted = if !indexes.is_empty() || takes_values && keys_are_values {
-            Some(self.sort_column(&column, needs_values || needs_array)?)
-        } else {
-            None
-        };
+        let takes_keys = has_indexes || takes_values && keys_are_values;
+        let sorted = takes_keys.then(|| self.sort_column(&column, needs_values || needs_array));
+        let sorted = sorted.transpose()?;
         let mut arrays: Option<SortedArrays> = match &sorted {
             Some(sorted) if keys_are_values && (takes_values || needs_array) => {
                 let arrays = sorted.arrays()?;
@@ -280,20 +273,7 @@ impl ColumnPreparer<'_> {
         // Indexes hold what they need of the sorted column.
         drop(column);
         if let Some(sorted) = sorted {
-            let mut built = vec![];
-            for (extreme, positions) in indexes {
-                self.waiting.check()?;
-                let index = self.lazy_index(&sorted, extreme, positions)?;
-                let structure = Structure::Index { extreme, positions };
-                prepared.push(structure, Built::Index(Arc::clone(&index)), vec![]);
-                built.push(index);
-            }
-            let SortedColumn { keys, memory } = sorted;
-            drop(keys);
-            // Freed with the last index that scans the column.
-            for index in built {
-                index.retain_scanned_column(&memory);
-            }
+            self.lazy_indexes(sorted, needs, &mut prepared)?;
         }
         Ok(prepared)
     }
@@ -348,16 +328,21 @@ impl ColumnPreparer<'_> {
         let CollectedColumn {
             chunks, data_type, ..
         } = column;
-        let reserve = |bytes| self.reserve(&column.memory, bytes);
-        let (sorted, memory) = self.with_order(|| {
-            sorted_values(
-                &chunks.arrays,
-                data_type,
-                self.permutation,
-                reserve,
-                self.workers,
-            )
+        let (permutation, workers) = (self.permutation, self.workers);
+        // The concatenated column and the sorted one exist at the same time.
+        let copies = if permutation.is_identity() { 1 } else { 2 };
+        let memory = self.reserve(&column.memory, copies * chunks.bytes())?;
+        let sorted = self.with_order(|| {
+            if let Some(sorted) = permute_values(&chunks.arrays, data_type, permutation, workers)? {
+                return Ok(sorted);
+            }
+            let whole = concatenated(&chunks.arrays, data_type)?;
+            Ok(match permutation.order(workers)? {
+                None => whole,
+                Some(order) => take(&whole, &UInt32Array::from(order.to_vec()), None)?,
+            })
         })?;
+        memory.try_resize(arrays_bytes(std::slice::from_ref(&sorted)))?;
         Ok((sorted, Arc::new(memory)))
     }
 
@@ -403,6 +388,29 @@ impl ColumnPreparer<'_> {
         self.permutation_memory
             .shrink(self.permutation.order_bytes());
         Ok(sorted)
+    }
+
+    /// Prepares the lazy indexes of a sorted column. Its memory is freed with the last one that scans it.
+    fn lazy_indexes(
+        &self,
+        sorted: SortedColumn,
+        needs: &Structures,
+        prepared: &mut PreparedColumn,
+    ) -> Result<()> {
+        let mut built = vec![];
+        for (extreme, positions) in needs.indexes() {
+            self.waiting.check()?;
+            let index = self.lazy_index(&sorted, extreme, positions)?;
+            let structure = Structure::Index { extreme, positions };
+            prepared.push(structure, Built::Index(Arc::clone(&index)), vec![]);
+            built.push(index);
+        }
+        let SortedColumn { keys, memory } = sorted;
+        drop(keys);
+        for index in built {
+            index.retain_scanned_column(&memory);
+        }
+        Ok(())
     }
 
     /// Prepares a lazy index of a sorted column.

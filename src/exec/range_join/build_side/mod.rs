@@ -31,6 +31,5 @@ pub(crate) mod range_sources;
 pub(crate) mod row_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
-pub(crate) mod sorted_values;
 pub(crate) mod threshold_index;
 pub(crate) mod value_index;
