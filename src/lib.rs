@@ -139,7 +139,9 @@ pub mod parts {
     pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
     pub use crate::optimizer::physical::row_order::rows_in_order;
     pub use crate::planner::range_join_planner::plan_range_join;
-    pub use crate::planner::statement::{parse_statement, prepare_statement, with_known_joins};
+    pub use crate::planner::statement::{
+        parse_statement, plan_statement, prepare_statement, with_known_joins,
+    };
 }
 
 #[doc(hidden)]

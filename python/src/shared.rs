@@ -13,7 +13,7 @@ use datafusion::logical_expr::{AggregateUDF, DdlStatement, LogicalPlan, ScalarUD
 use datafusion::optimizer::Analyzer;
 use datafusion::physical_plan::collect_partitioned;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::parts::{parse_statement, prepare_statement};
+use datafusion_rmq::parts::{parse_statement, plan_statement, prepare_statement};
 use datafusion_rmq::{RmqOptions, SessionStateBuilderExt};
 use pyo3::prelude::*;
 use tokio::sync::RwLock;
@@ -133,7 +133,7 @@ impl Shared {
             let marks = number_question_marks(&mut statement)?;
             prepare_statement(&mut statement, state.config_options())?;
             parenthesize_inserted(&mut statement);
-            let plan = cast_updated(state.statement_to_plan(statement).await?)?;
+            let plan = cast_updated(plan_statement(&state, statement).await?)?;
             let Some(params) = params else {
                 return Ok(plan);
             };

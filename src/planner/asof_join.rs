@@ -302,12 +302,25 @@ impl AsofJoin {
         let all = split_conjunction_owned(condition);
         let (mut conditions, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|e| self.orders(e));
-        if conditions.len() != 1 {
-            return plan_err!(
-                "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side by >=, \
-                 >, <= or <, such as q.ts >= p.ts, but it has {}",
-                conditions.len()
-            );
+        match conditions.as_slice() {
+            [_] => {}
+            [] => {
+                let others = others.iter().map(|other| other.human_display().to_string());
+                return plan_err!(
+                    "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side \
+                     by >=, >, <= or <, such as {}, but there is none in {}",
+                    self.example(),
+                    others.collect::<Vec<_>>().join(" AND ")
+                );
+            }
+            [first, ..] => {
+                return plan_err!(
+                    "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side \
+                     by >=, >, <= or <, but it has {}: write the one of the nearest row first, as in MATCH_CONDITION ({}) ON …",
+                    conditions.len(),
+                    first.human_display()
+                );
+            }
         }
         conditions.extend(others);
         Ok(conditions)
@@ -352,8 +365,27 @@ impl AsofJoin {
             }
         }
         plan_err!(
-            "MATCH_CONDITION ({text}) of an ASOF JOIN must be one comparison of the left side with the right side by >=, >, <= or <, such as q.ts >= p.ts"
+            "MATCH_CONDITION ({text}) of an ASOF JOIN must be one comparison of the left side with the right side by >=, >, <= or \
+             <, such as {}",
+            self.example()
         )
+    }
+
+    /// A comparison of the two sides: of times, or else of columns of one name.
+    fn example(&self) -> String {
+        let (left, right) = (self.left.schema(), self.right.schema());
+        let pairs = left.iter().flat_map(|l| right.iter().map(move |r| (l, r)));
+        let pairs = pairs
+            .filter(|((_, l), (_, r))| l.data_type() == r.data_type() && is_ordered(l.data_type()));
+        let found = pairs.max_by_key(|((_, l), (_, r))| {
+            let is_text = l.data_type().is_string() || l.data_type().is_binary();
+            (l.data_type().is_temporal(), !is_text, l.name() == r.name())
+        });
+        let names = found.map(|(l, r)| [Column::from(l), Column::from(r)]);
+        match names {
+            Some([l, r]) => format!("{l} >= {r}"),
+            None => "q.ts >= p.ts".to_string(),
+        }
     }
 
     /// These columns of the nearest row of the right side that meets the conditions, a subquery for each row of the

@@ -4,8 +4,9 @@
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
 //! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
 //! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
-//! scalar subqueries that would have another column's (`subquery_names`), with the clauses of windows that others begin
-//! with (`base_windows`), and with types of parameters (`parameter_types`). `memory_limit` has indexes give way in the
+//! subqueries that would have another column's (`subquery_names`), with the clauses of windows that others begin
+//! with (`base_windows`), with the side of semi joins (`semi_joins`), and with types of parameters (`parameter_types`).
+//! `hints` says what to write where DataFusion's errors don't. `memory_limit` has indexes give way in the
 //! session's memory pool.
 
 pub(crate) mod asof_join;
@@ -13,6 +14,7 @@ pub(crate) mod asof_outer;
 pub(crate) mod base_windows;
 pub(crate) mod create_index;
 pub(crate) mod dml_checks;
+pub(crate) mod hints;
 pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
@@ -28,6 +30,7 @@ pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
+pub(crate) mod semi_joins;
 pub(crate) mod statement;
 pub(crate) mod subquery_names;
 pub(crate) mod table_sample;

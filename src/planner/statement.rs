@@ -1,20 +1,22 @@
 //! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, OVER after a
-//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, DROP INDEX, names of scalar subqueries, windows that
+//! scalar range function, TABLESAMPLE, clauses of CREATE INDEX, DROP INDEX, names of subqueries, windows that
 //! begin with another one, and the types of parameters of LIMIT.
 
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::{DataFusionError, Result, SchemaError};
 use datafusion::dataframe::DataFrame;
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{CopyToSource, Statement};
-use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
+use datafusion::sql::sqlparser::ast::{self, Visit, VisitMut};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
 use crate::planner::base_windows::resolve_base_windows;
+use crate::planner::hints;
 use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::edits_of_asof;
 use crate::planner::memory_limit::follow_memory_limit;
@@ -22,6 +24,7 @@ use crate::planner::nearest_join::edits_of_nearest;
 use crate::planner::over_clause::check_calls;
 use crate::planner::parameter_types::type_parameters;
 use crate::planner::precedence::restore_precedence;
+use crate::planner::semi_joins::name_left_side;
 use crate::planner::subquery_names::name_subqueries;
 use crate::planner::table_sample::check_samples;
 
@@ -52,7 +55,7 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
     follow_memory_limit(ctx);
     let state = ctx.state();
     let statement = sql_to_statement(&state, sql)?;
-    let plan = state.statement_to_plan(statement).await?;
+    let plan = plan_statement(&state, statement).await?;
     ctx.execute_logical_plan(plan).await
 }
 
@@ -61,7 +64,8 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 ///
 /// It knows more than DataFusion's parser and planner: ASOF JOIN anywhere in a statement, also as DuckDB writes it,
 /// `JOIN … NEAREST`, windows that begin with another one (`OVER (w ROWS …)`), parameters of LIMIT in PREPARE, DROP
-/// INDEX, and scalar subqueries in a SELECT list whose name another column has. `ctx.sql` plans an ASOF JOIN only in
+/// INDEX, and subqueries in a SELECT list whose name another column has, also a column of `*` if
+/// [`plan_statement`](crate::parts::plan_statement) plans it. `ctx.sql` plans an ASOF JOIN only in
 /// parentheses, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or in a subquery in FROM.
 ///
 /// # Errors
@@ -82,9 +86,13 @@ pub fn sql_to_statement(state: &SessionState, sql: &str) -> Result<Statement> {
 pub fn parse_statement(state: &SessionState, sql: &str) -> Result<Statement> {
     let dialect = state.config_options().sql_parser.dialect;
     state.sql_to_statement(sql, &dialect).or_else(|error| {
-        let known = dialect_from_str(dialect);
-        let text = known.and_then(|known| with_known_joins(sql, &*known));
-        state.sql_to_statement(&text.ok_or(error)?, &dialect)
+        let Some(known) = dialect_from_str(dialect) else {
+            return Err(error);
+        };
+        match with_known_joins(sql, &*known) {
+            Some(text) => state.sql_to_statement(&text, &dialect),
+            None => Err(hints::of_syntax(error, &tokens(sql, &*known))),
+        }
     })
 }
 
@@ -100,9 +108,7 @@ pub fn parse_statement(state: &SessionState, sql: &str) -> Result<Statement> {
 /// ```
 #[must_use]
 pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
-    let tokens = Tokenizer::new(dialect, sql).tokenize_with_location().ok()?;
-    let mut tokens: Vec<TokenWithSpan> = tokens;
-    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
+    let tokens = tokens(sql, dialect);
     let mut edits = vec![];
     for at in 0..tokens.len() {
         edits.extend(edits_of_asof(&tokens[at..], sql));
@@ -119,11 +125,55 @@ pub fn with_known_joins(sql: &str, dialect: &dyn Dialect) -> Option<String> {
     Some(text)
 }
 
+/// The tokens of a text but whitespace; none if there is an error.
+fn tokens(sql: &str, dialect: &dyn Dialect) -> Vec<TokenWithSpan> {
+    let tokens = Tokenizer::new(dialect, sql).tokenize_with_location();
+    let mut tokens: Vec<TokenWithSpan> = tokens.unwrap_or_default();
+    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
+    tokens
+}
+
+/// Plans a statement of [`sql_to_statement`], as [`SessionState::statement_to_plan`] does. It also names subqueries
+/// beside `*` whose name a column of `*` has, and says in more errors what to write instead.
+///
+/// # Errors
+/// Any error of planning the statement.
+pub async fn plan_statement(state: &SessionState, mut statement: Statement) -> Result<LogicalPlan> {
+    loop {
+        let error = match state.statement_to_plan(statement.clone()).await {
+            Ok(plan) => return Ok(plan),
+            Err(error) => error,
+        };
+        let Some(parsed) = parsed(&mut statement) else {
+            return Err(error);
+        };
+        let ambiguous = match error.find_root() {
+            DataFusionError::SchemaError(reason, _) => match reason.as_ref() {
+                SchemaError::AmbiguousReference { field } => Some(&field.name),
+                _ => None,
+            },
+            _ => None,
+        };
+        if !ambiguous.is_some_and(|name| name_subqueries(parsed, Some(name))) {
+            return Err(hints::of_planning(error, parsed));
+        }
+    }
+}
+
+/// The statement without EXPLAIN, if sqlparser knows it.
+fn parsed(statement: &mut Statement) -> Option<&mut ast::Statement> {
+    match statement {
+        Statement::Statement(statement) => Some(statement),
+        Statement::Explain(explain) => parsed(&mut explain.statement),
+        _ => None,
+    }
+}
+
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
-/// so that a session with this extension can plan it, names scalar subqueries in a SELECT list whose name another
-/// column has, puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does,
-/// which sqlparser does not, and makes the parameters of LIMIT integers in PREPARE. Returns whether it changed a query
-/// otherwise than that.
+/// so that a session with this extension can plan it, names subqueries in a SELECT list whose name another column has,
+/// puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does, which
+/// sqlparser does not, and SEMI JOIN as LEFT SEMI JOIN, and makes the parameters of LIMIT integers in PREPARE. Returns
+/// whether it changed a query otherwise than that.
 ///
 /// DataFusion 55 shows extensions no ASOF JOIN but those in parentheses and in subqueries in FROM. It drops an OVER of
 /// a scalar function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in
@@ -153,6 +203,7 @@ fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_samples(sql)?;
     let has_other_operands = restore_precedence(sql);
     let has_windows = resolve_base_windows(sql)?;
-    let has_names = name_subqueries(sql);
-    Ok(nest_in(sql) || has_other_operands || has_windows || has_names)
+    let has_names = name_subqueries(sql, None);
+    let has_sides = name_left_side(sql);
+    Ok(nest_in(sql) || has_other_operands || has_windows || has_names || has_sides)
 }

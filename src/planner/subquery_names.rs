@@ -1,4 +1,4 @@
-//! Names of scalar subqueries in a SELECT list that DataFusion would give a name that another column has.
+//! Names of items with subqueries in a SELECT list that DataFusion would give a name that another column has.
 //!
 //! ```text
 //!   SELECT o.id, (SELECT q.id FROM q …), (SELECT q.id FROM q …) FROM o
@@ -6,38 +6,50 @@
 //! ```
 //!
 //! A subquery has the name of its column without the table, `id`, and DataFusion refuses that beside `o.id` as
-//! ambiguous, before any rule sees the plan. So a name is given to the parsed statement, and only where the query would
-//! be an error. What `*` stands for is not known there.
+//! ambiguous, before any rule sees the plan. Each `EXISTS (…)` is named `EXISTS`. So a name is given to the parsed
+//! statement, and only where the query would be an error. What `*` represents is not known there: `plan_statement`
+//! learns it from the error.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, Query, Select, SelectItem, SetExpr, TableFactor, Visit, VisitMut, Visitor,
-    VisitorMut,
+    Expr, Ident, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Visit, VisitMut,
+    Visitor, VisitorMut,
 };
 
-/// Gives names to the scalar subqueries whose own would be another column's, too. Returns whether there are any.
-pub(crate) fn name_subqueries(sql: &mut impl VisitMut) -> bool {
-    let mut naming = Naming { found: false };
+/// Gives names to the items with subqueries whose own would be another column's, too, or the name of a column of `*`.
+/// Returns whether there are any.
+pub(crate) fn name_subqueries(sql: &mut impl VisitMut, of_wildcard: Option<&str>) -> bool {
+    let mut naming = Naming {
+        of_wildcard,
+        found: false,
+    };
     let ControlFlow::Continue(()) = sql.visit(&mut naming);
     naming.found
 }
 
-struct Naming {
+struct Naming<'a> {
+    of_wildcard: Option<&'a str>,
     found: bool,
 }
 
-impl VisitorMut for Naming {
+impl VisitorMut for Naming<'_> {
     type Break = std::convert::Infallible;
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Self::Break> {
         let tables = tables(select);
-        let others = select.projection.iter();
-        let others = others.filter(|item| subquery(item).is_none());
-        let mut taken: HashSet<String> = others.filter_map(|item| name(item, &tables)).collect();
-        for item in &mut select.projection {
-            let Some(name) = subquery(item).and_then(own_name) else {
+        let items = &select.projection;
+        let own_names: Vec<Option<String>> = items.iter().map(own_name).collect();
+        let others = items.iter().zip(&own_names);
+        let others = others.filter(|(_, own_name)| own_name.is_none());
+        let others = others.filter_map(|(item, _)| name(item, &tables));
+        let mut taken: HashSet<String> = others.collect();
+        if items.iter().any(is_wildcard) {
+            taken.extend(self.of_wildcard.map(String::from));
+        }
+        for (item, own_name) in select.projection.iter_mut().zip(own_names) {
+            let Some(name) = own_name else {
                 continue;
             };
             if taken.insert(name.clone()) {
@@ -60,23 +72,55 @@ impl VisitorMut for Naming {
     }
 }
 
-/// The scalar subquery that an item without a name is.
-fn subquery(item: &SelectItem) -> Option<&Query> {
+fn is_wildcard(item: &SelectItem) -> bool {
+    matches!(
+        item,
+        SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)
+    )
+}
+
+/// The name of an item with subqueries that has no alias: equal for two items only if DataFusion names them equally.
+fn own_name(item: &SelectItem) -> Option<String> {
     let SelectItem::UnnamedExpr(expr) = item else {
         return None;
     };
-    let mut expr = expr;
-    while let Expr::Nested(inner) = expr {
-        expr = inner;
-    }
-    match expr {
-        Expr::Subquery(query) => Some(query),
-        _ => None,
+    let mut expr = expr.clone();
+    let mut shortening = Shortening { found: false };
+    let ControlFlow::Continue(()) = VisitMut::visit(&mut expr, &mut shortening);
+    shortening.found.then(|| match &expr {
+        Expr::Identifier(name) => normalized(name),
+        expr => expr.to_string().replace('"', ""),
+    })
+}
+
+/// Puts what DataFusion calls subqueries in their place.
+struct Shortening {
+    found: bool,
+}
+
+impl VisitorMut for Shortening {
+    type Break = std::convert::Infallible;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Self::Break> {
+        let not = |negated: &bool| if *negated { "NOT " } else { "" };
+        let name = match expr {
+            Expr::Subquery(query) => column_name(query).unwrap_or_else(|| query.to_string()),
+            Expr::Exists { negated, .. } => format!("{}EXISTS", not(negated)),
+            Expr::InSubquery { negated, .. } => format!("{}IN", not(negated)),
+            Expr::Nested(inner) if matches!(**inner, Expr::Identifier(_)) => {
+                *expr = Expr::clone(inner);
+                return ControlFlow::Continue(());
+            }
+            _ => return ControlFlow::Continue(()),
+        };
+        *expr = Expr::Identifier(Ident::with_quote('"', name));
+        self.found = true;
+        ControlFlow::Continue(())
     }
 }
 
-/// The name of the one column of a subquery: equal for two subqueries only if DataFusion names them equally.
-fn own_name(query: &Query) -> Option<String> {
+/// The name of the one column of a subquery.
+fn column_name(query: &Query) -> Option<String> {
     let select = first_select(&query.body)?;
     let [item] = select.projection.as_slice() else {
         return None;
@@ -122,11 +166,14 @@ fn name(item: &SelectItem, tables: &[String]) -> Option<String> {
 
 /// The names of the tables in FROM.
 fn tables(select: &Select) -> Vec<String> {
-    let relations = select.from.iter().flat_map(|from| {
-        let joined = from.joins.iter().map(|join| &join.relation);
-        std::iter::once(&from.relation).chain(joined)
-    });
+    let relations = select.from.iter().flat_map(relations);
     relations.filter_map(table_name).map(normalized).collect()
+}
+
+/// The tables and subqueries of one item of FROM.
+pub(super) fn relations(from: &TableWithJoins) -> impl Iterator<Item = &TableFactor> {
+    let joined = from.joins.iter().map(|join| &join.relation);
+    std::iter::once(&from.relation).chain(joined)
 }
 
 /// The name of a table or a subquery in FROM.

@@ -4,6 +4,7 @@
 //! the domain would lose rows, so the domain is taken from a plan that has the same rows each time. A plan with more
 //! rows serves as well: what is below a LIMIT, or one side of a join.
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ExprSchema, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
@@ -13,6 +14,7 @@ use datafusion::logical_expr::{
 
 use crate::exprs::{columns, group_keys, substituted};
 use crate::outer::subquery_of;
+use crate::ties::{has_same_first_rows, has_same_values, is_total_sort, takes_same_rows};
 
 /// Aggregates whose value does not depend on the order of rows.
 const ORDERLESS: [&str; 10] = [
@@ -196,8 +198,14 @@ fn any_row(join: &Join) -> Option<&LogicalPlan> {
     (is_set(join) && leaves_one && is_any).then_some(&limit.input)
 }
 
+/// Whether the value of an aggregate of this type does not depend on the order of rows.
+fn is_orderless(name: &str, data_type: &DataType) -> bool {
+    let is_sum = matches!(name, "sum" | "avg");
+    ORDERLESS.contains(&name) && !(is_sum && data_type.is_floating())
+}
+
 /// Whether a plan has the same rows each time.
-fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> {
+pub(crate) fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> {
     let mut is_repeatable = true;
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Join(join) = node
@@ -209,12 +217,22 @@ fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> 
             return Ok(TreeNodeRecursion::Jump);
         }
         is_repeatable &= match node {
-            LogicalPlan::Limit(_)
-            | LogicalPlan::Window(_)
-            | LogicalPlan::Distinct(Distinct::On(_))
-            | LogicalPlan::RecursiveQuery(_) => false,
+            LogicalPlan::Limit(limit) => has_same_first_rows(&limit.input),
+            LogicalPlan::Window(window) => {
+                let fields = window.schema.fields().iter();
+                let mut values = fields.rev().zip(window.window_expr.iter().rev());
+                values.all(|(field, expr)| match expr.clone().unalias() {
+                    Expr::WindowFunction(call) => {
+                        let is_orderless = is_orderless(call.fun.name(), field.data_type());
+                        has_same_values(&call, window.input.schema(), is_orderless)
+                    }
+                    _ => false,
+                })
+            }
+            LogicalPlan::Distinct(Distinct::On(on)) => takes_same_rows(on),
+            LogicalPlan::RecursiveQuery(_) => false,
             LogicalPlan::Extension(extension) => repeats_rows(extension.node.as_ref()),
-            LogicalPlan::Sort(sort) => sort.fetch.is_none(),
+            LogicalPlan::Sort(sort) => sort.fetch.is_none() || is_total_sort(sort),
             LogicalPlan::TableScan(scan) => scan.fetch.is_none(),
             LogicalPlan::Aggregate(aggregate) => {
                 let fields = aggregate.schema.fields().iter();
@@ -223,15 +241,11 @@ fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> 
                     .into_iter()
                     .all(|(field, expr)| match expr.clone().unalias() {
                         Expr::AggregateFunction(call) => {
-                            let name = call.func.name();
-                            let is_sum = matches!(name, "sum" | "avg");
                             let args = &call.params.args;
                             // Of group keys, any aggregate, as the domain of a query around has it.
                             let is_of_keys = !args.is_empty()
                                 && args.iter().all(|arg| aggregate.group_expr.contains(arg));
-                            is_of_keys
-                                || ORDERLESS.contains(&name)
-                                    && !(is_sum && field.data_type().is_floating())
+                            is_of_keys || is_orderless(call.func.name(), field.data_type())
                         }
                         _ => false,
                     })

@@ -122,6 +122,11 @@ impl Elimination<'_> {
             LogicalPlan::Extension(extension) if (self.extends)(extension.node.as_ref()) => {
                 self.push_extending(plan)
             }
+            LogicalPlan::RecursiveQuery(query) => refuse(format!(
+                "its WITH RECURSIVE {} depends on outer columns; put the outer columns into the rows of {0}, with all \
+                 their values, and compare them outside of it",
+                query.name
+            )),
             other => refuse(format!(
                 "it refers to outer columns in or below {}",
                 other.display()

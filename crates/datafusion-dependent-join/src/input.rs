@@ -20,6 +20,7 @@ use crate::exprs::columns;
 use crate::membership::{Decisive, Membership};
 use crate::outer::{Replacement, is_correlated, outer_of, subquery_of};
 use crate::single_row::single_row_udf;
+use crate::ties::without_ties;
 
 /// Where an expression with a subquery is.
 #[derive(Clone, Copy)]
@@ -164,7 +165,12 @@ impl<'a> Input<'a> {
         };
         let plan = replacement.in_plan(&subquery.subquery, &[])?;
         // The domain is taken from these columns, if there is one.
-        if source(&guarded, columns(by.clone()), self.lifting.repeats_rows())?.is_none()
+        let has_domain = |guarded: &LogicalPlan| -> Result<bool> {
+            let source = source(guarded, columns(by.clone()), self.lifting.repeats_rows())?;
+            Ok(source.is_some())
+        };
+        if !has_domain(&guarded)?
+            && !has_domain(&without_ties(&guarded)?)?
             && !self.lifting.is_joined(&plan, guarded.schema())
         {
             return Ok(subquery.clone());

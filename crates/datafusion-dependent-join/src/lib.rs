@@ -52,6 +52,7 @@ mod refusal;
 mod rule;
 mod simple;
 mod single_row;
+mod ties;
 
 use std::sync::Arc;
 

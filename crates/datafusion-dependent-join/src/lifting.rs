@@ -21,16 +21,23 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchemaRef, JoinType, Result};
+use datafusion::common::{
+    DFSchemaRef, ExprSchema, JoinType, NullEquality, Result, ScalarValue, plan_err,
+};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Sort};
+use datafusion::logical_expr::{
+    Expr, Filter, Join, LogicalPlan, Operator, Projection, Sort, Union, binary_expr, lit,
+    not_exists,
+};
 
+use crate::domain::is_repeatable;
 use crate::elimination::joins::join_of;
 use crate::exprs::{columns, named};
 use crate::input::{Input, Lifting, Place};
 use crate::membership::Membership;
 use crate::outer::{has_subquery, lateral, outer_of, outer_of_expr, subquery_of};
+use crate::ties::without_ties;
 
 /// The node with joins in place of subqueries, and the same columns.
 pub(crate) fn lift(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transformed<LogicalPlan>> {
@@ -181,11 +188,7 @@ fn lift_condition(
     lifting: &dyn Lifting,
 ) -> Result<Transformed<LogicalPlan>> {
     let is_inner = join.join_type == JoinType::Inner;
-    let is_outer = matches!(
-        join.join_type,
-        JoinType::Left | JoinType::Right | JoinType::Full
-    );
-    if !is_inner && (!is_outer || lateral(&join.right).is_some()) {
+    if !is_inner && (!is_outer(join) || lateral(&join.right).is_some()) {
         return Ok(Transformed::no(node.clone()));
     }
     let place = Place {
@@ -196,6 +199,7 @@ fn lift_condition(
     };
     let mut sides = [&join.left, &join.right].map(|side| Input::new(Arc::clone(side), lifting));
     let (mut kept, mut above) = (vec![], vec![]);
+    let mut is_about_both = false;
     let conditions = join.filter.clone().into_iter();
     for conjunct in conditions.flat_map(split_conjunction_owned) {
         if !conjunct.exists(|e| Ok(subquery_of(e).is_some() && lifting.takes(e, place)?))? {
@@ -215,11 +219,17 @@ fn lift_condition(
                 };
                 match sides.iter_mut().find(is_about) {
                     Some(side) => Ok(Transformed::yes(side.replaced(e, place)?)),
-                    None => Ok(Transformed::no(e)),
+                    None => {
+                        is_about_both |= lifting.takes(&e, place)?;
+                        Ok(Transformed::no(e))
+                    }
                 }
             })?;
             kept.push(replaced.data);
         }
+    }
+    if is_about_both {
+        return Ok(Transformed::yes(pairs_and_others(join, lifting)?));
     }
     let [left, right] = sides;
     if above.is_empty() && !left.is_new && !right.is_new {
@@ -243,6 +253,89 @@ fn lift_condition(
     };
     let filter = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(plan))?);
     Ok(Transformed::yes(lift(filter, lifting)?.data))
+}
+
+fn is_outer(join: &Join) -> bool {
+    use JoinType::{Full, Left, Right};
+    matches!(join.join_type, Left | Right | Full)
+}
+
+/// An outer join whose condition has a subquery about both sides, which are evaluated twice.
+///
+/// ```text
+///   a LEFT JOIN b ON c
+///
+///   a JOIN b ON c  UNION ALL  SELECT a.*, NULL, … FROM a WHERE NOT EXISTS (SELECT … FROM b WHERE c)
+/// ```
+fn pairs_and_others(join: &Join, lifting: &dyn Lifting) -> Result<LogicalPlan> {
+    let (left, right) = (without_ties(&join.left)?, without_ties(&join.right)?);
+    let is_same = match join.null_equality {
+        NullEquality::NullEqualsNothing => Operator::Eq,
+        NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+    };
+    let on = join.on.iter().cloned();
+    let on = on.map(|(l, r)| binary_expr(l, is_same, r));
+    let condition = conjunction(on.chain(join.filter.clone())).unwrap_or_else(|| lit(true));
+    if condition.is_volatile()
+        || !is_repeatable(&left, lifting.repeats_rows())?
+        || !is_repeatable(&right, lifting.repeats_rows())?
+    {
+        return plan_err!(
+            "a subquery in ON of an outer join that is about both sides has no plan where their rows may be others when \
+             computed again; write them into tables first, with CREATE TABLE … AS SELECT …"
+        );
+    }
+    let inner = Join {
+        join_type: JoinType::Inner,
+        ..join.clone()
+    };
+    let pairs = join_of(left.clone(), right.clone(), &inner, join.filter.clone())?;
+    let pairs = lift(pairs, lifting)?.data;
+    // The sides may have columns of one name.
+    let names: Vec<String> = join
+        .schema
+        .fields()
+        .iter()
+        .map(|_| lifting.name())
+        .collect();
+    let part = |plan: LogicalPlan, exprs: Vec<Expr>| -> Result<Arc<LogicalPlan>> {
+        let exprs = exprs.into_iter().zip(&names);
+        let exprs = exprs.map(|(expr, name)| expr.alias(name)).collect();
+        let part = Projection::try_new(exprs, Arc::new(plan))?;
+        Ok(Arc::new(LogicalPlan::Projection(part)))
+    };
+    let all = columns(join.schema.columns());
+    let mut parts = vec![part(pairs, all.clone())?];
+    for (rows, others, other_type) in [
+        (&left, &right, JoinType::Right),
+        (&right, &left, JoinType::Left),
+    ] {
+        if join.join_type == other_type {
+            continue;
+        }
+        let rows_of = rows.schema();
+        let about_row = condition.clone().transform_up(|e| match e {
+            Expr::Column(column) if rows_of.has_column(&column) => {
+                let field = Arc::clone(rows_of.field_from_column(&column)?);
+                Ok(Transformed::yes(Expr::OuterReferenceColumn(field, column)))
+            }
+            other => Ok(Transformed::no(other)),
+        })?;
+        let matches = Filter::try_new(about_row.data, Arc::new(others.clone()))?;
+        let matches = lift(LogicalPlan::Filter(matches), lifting)?.data;
+        let alone = Filter::try_new(not_exists(Arc::new(matches)), Arc::new(rows.clone()))?;
+        let alone = lift(LogicalPlan::Filter(alone), lifting)?.data;
+        let exprs = all.iter().zip(join.schema.fields()).map(|(column, field)| {
+            match column.column_refs().iter().all(|c| rows_of.has_column(c)) {
+                true => Ok(column.clone()),
+                false => Ok(lit(ScalarValue::try_from(field.data_type())?)),
+            }
+        });
+        parts.push(part(alone, exprs.collect::<Result<_>>()?)?);
+    }
+    let union = LogicalPlan::Union(Union::try_new(parts)?);
+    let all = columns(union.schema().columns());
+    projected(union, all, &join.schema)
 }
 
 /// A plan whose first columns are those of `schema`, with these only.

@@ -106,7 +106,7 @@ fn collect_outer_of(
 }
 
 /// The schemas of the queries around a subquery in an expression of `node`.
-fn within_node(node: &LogicalPlan, within: &[DFSchemaRef]) -> Vec<DFSchemaRef> {
+pub(crate) fn within_node(node: &LogicalPlan, within: &[DFSchemaRef]) -> Vec<DFSchemaRef> {
     let inputs = node
         .inputs()
         .into_iter()

@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue, Spans};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{
+    Column, DFSchema, DFSchemaRef, JoinType, Result, ScalarValue, Spans, plan_err,
+};
 use datafusion::logical_expr::{
     Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
     UserDefinedLogicalNode, check_subquery_expr,
@@ -23,10 +25,11 @@ use crate::input::{Lifting, Place};
 use crate::last_aggregate::LastAggregate;
 use crate::lifting::lift;
 use crate::null_safe::all_same;
-use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of};
+use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of, within_node};
 use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
 use crate::simple::Rows;
+use crate::ties::without_ties;
 
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.
@@ -62,8 +65,8 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
             names: Cell::new(0),
         };
         let mut is_new = false;
-        let lifted = plan.transform_up_with_subqueries(|node| {
-            let lifted = lift(with_lateral(node)?, &lifting)?;
+        let lifted = with_laterals(plan, &[])?.transform_up_with_subqueries(|node| {
+            let lifted = lift(node, &lifting)?;
             is_new |= lifted.transformed;
             match is_new {
                 // Values of subqueries may be NULL.
@@ -75,9 +78,30 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
     }
 }
 
-/// A join whose right side refers to the left one, as a lateral join. DataFusion's SQL planner does not see it where
-/// only subqueries of that side do.
-fn with_lateral(node: LogicalPlan) -> Result<LogicalPlan> {
+/// A plan below queries with these schemas, with lateral joins where the right side of a join refers to the left one.
+/// DataFusion's SQL planner does not see it where only subqueries of that side do.
+fn with_laterals(plan: LogicalPlan, around: &[DFSchemaRef]) -> Result<LogicalPlan> {
+    let plan = with_lateral(plan, around)?;
+    let of_exprs = within_node(&plan, around);
+    // The right side of a join is the last.
+    let mut of_inputs = vec![around.to_vec(); 2];
+    if let LogicalPlan::Join(join) = &plan
+        && lateral(&join.right).is_some()
+    {
+        of_inputs[0].push(Arc::clone(join.left.schema()));
+    }
+    let plan = plan.map_children(|input| {
+        let of_left = of_inputs.pop().unwrap_or_else(|| around.to_vec());
+        with_laterals(input, &of_left).map(Transformed::yes)
+    })?;
+    let plan = plan
+        .data
+        .map_subqueries(|subquery| with_laterals(subquery, &of_exprs).map(Transformed::yes))?;
+    Ok(plan.data)
+}
+
+/// A join as a lateral join, if it is one.
+fn with_lateral(node: LogicalPlan, around: &[DFSchemaRef]) -> Result<LogicalPlan> {
     let LogicalPlan::Join(join) = &node else {
         return Ok(node);
     };
@@ -86,8 +110,16 @@ fn with_lateral(node: LogicalPlan) -> Result<LogicalPlan> {
     }
     let left = join.left.schema();
     let outer = outer_of(&join.right)?;
-    if !outer.iter().any(|column| left.has_column(column)) {
+    let of_left: Vec<&Column> = outer.iter().filter(|c| left.has_column(c)).collect();
+    if of_left.is_empty() {
         return Ok(node);
+    }
+    let is_known = |column: &&&Column| around.iter().any(|rows| rows.has_column(column));
+    if let Some(column) = of_left.iter().find(is_known) {
+        return plan_err!(
+            "{column} in a subquery of a table in FROM may be that of the query around, or of a table before it: give one \
+             of the two another alias"
+        );
     }
     let subquery = |plan: &Arc<LogicalPlan>| {
         LogicalPlan::Subquery(Subquery {
@@ -410,15 +442,26 @@ impl UnnestDependentJoins {
             ));
         }
         let kept = join.left.schema().fields().len();
-        let Some(source) = source(&join.left, columns(outer.clone()), self.repeats_rows)? else {
-            let Some(last) = &last else {
-                return self.no_domain(&join.left, &outer);
-            };
-            let (plan, values) = match grouped_rows(join, last, config) {
-                Err(Refusal::Never(_)) => return self.no_domain(&join.left, &outer),
-                found => found?,
-            };
-            return Ok(with_names(last.above(plan, kept, values, config)?, join)?);
+        let source_of = |left: &LogicalPlan, outer: &[Column]| {
+            source(left, columns(outer.to_vec()), self.repeats_rows)
+        };
+        let mut left = LogicalPlan::clone(&join.left);
+        let mut source = source_of(&left, &outer)?;
+        if source.is_none() {
+            if let Some(last) = &last {
+                match grouped_rows(join, last, config) {
+                    Err(Refusal::Never(_)) => {}
+                    found => {
+                        let (plan, values) = found?;
+                        return Ok(with_names(last.above(plan, kept, values, config)?, join)?);
+                    }
+                }
+            }
+            left = without_ties(&left)?;
+            source = source_of(&left, &outer)?;
+        }
+        let Some(source) = source else {
+            return self.no_domain(&left, &outer);
         };
         let elimination = Elimination {
             outer,
@@ -426,7 +469,6 @@ impl UnnestDependentJoins {
             extends: self.extends,
             config,
         };
-        let left = LogicalPlan::clone(&join.left);
         let (right, values) = match &last {
             Some(last) => elimination.push_last(last.plan, last.aggregate)?,
             None => (elimination.push(&join.right)?, vec![]),

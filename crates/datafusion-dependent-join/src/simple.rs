@@ -12,7 +12,7 @@
 //!
 //! The subquery needs no domain then: Neumann's "simple unnesting".
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNode;
@@ -49,7 +49,7 @@ impl Rows {
         let is_set = is_set(join);
         let pulling = Pulling {
             is_set,
-            is_any: is_set && join.filter.is_none(),
+            is_any: Cell::new(is_set && join.filter.is_none()),
             added: RefCell::default(),
             config,
         };
@@ -60,7 +60,7 @@ impl Rows {
     pub(crate) fn of_plan(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Found<Self> {
         let pulling = Pulling {
             is_set: false,
-            is_any: false,
+            is_any: Cell::new(false),
             added: RefCell::default(),
             config,
         };
@@ -76,8 +76,8 @@ impl Rows {
 struct Pulling<'a> {
     /// Whether it does not matter how often a row is there.
     is_set: bool,
-    /// Whether it does not matter which rows are there.
-    is_any: bool,
+    /// Whether it does not matter which rows are there: not below conditions.
+    is_any: Cell<bool>,
     /// Columns that conditions need and projections pass on.
     added: RefCell<Vec<Column>>,
     config: &'a dyn OptimizerConfig,
@@ -90,6 +90,7 @@ impl Pulling<'_> {
         }
         match plan {
             LogicalPlan::Filter(filter) => {
+                self.is_any.set(false);
                 let mut below = self.rows(&filter.input)?;
                 let (kept, outer) = divided(filter.predicate.clone(), plan)?;
                 if let Some(predicate) = conjunction(kept) {
@@ -124,12 +125,13 @@ impl Pulling<'_> {
             LogicalPlan::Join(join)
                 if join.join_type == JoinType::Inner && lateral(&join.right).is_none() =>
             {
+                self.is_any.set(false);
                 self.joined(plan, join)
             }
             LogicalPlan::Subquery(subquery) => self.rows(&subquery.subquery),
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.rows(&sort.input),
             LogicalPlan::Distinct(Distinct::All(input)) if self.is_set => self.rows(input),
-            LogicalPlan::Limit(limit) if self.is_any && leaves_some(limit)? => {
+            LogicalPlan::Limit(limit) if self.is_any.get() && leaves_some(limit)? => {
                 self.rows(&limit.input)
             }
             other => refuse(format!("it needs a domain below {}", other.display())),

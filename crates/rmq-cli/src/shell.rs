@@ -152,7 +152,7 @@ impl Shell {
             &statement,
             Statement::Statement(sql) if matches!(**sql, ast::Statement::ShowVariable { .. })
         );
-        let plan = self.ctx.state().statement_to_plan(statement).await?;
+        let plan = datafusion_rmq::parts::plan_statement(&self.ctx.state(), statement).await?;
         let mut print = self.print.clone();
         let shows_all = matches!(
             plan,

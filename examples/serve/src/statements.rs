@@ -28,6 +28,7 @@ use datafusion_postgres::pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use datafusion_postgres::pgwire::messages::PgWireBackendMessage;
 use datafusion_postgres::pgwire::messages::response::TransactionStatus;
 use datafusion_postgres::pgwire::types::format::FormatOptions;
+use datafusion_rmq::parts::{plan_statement, prepare_statement};
 use futures::{Sink, StreamExt};
 
 /// A statement that does nothing.
@@ -129,9 +130,8 @@ impl Statements {
     /// The plan of a query, if all it does is read.
     async fn plan(&self, mut parsed: Parsed, text: &str) -> PgWireResult<LogicalPlan> {
         let state = self.ctx.state();
-        datafusion_rmq::parts::prepare_statement(&mut parsed, state.config_options())
-            .map_err(api)?;
-        let plan = state.statement_to_plan(parsed).await.map_err(api)?;
+        prepare_statement(&mut parsed, state.config_options()).map_err(api)?;
+        let plan = plan_statement(&state, parsed).await.map_err(api)?;
         let reading = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false);

@@ -106,6 +106,62 @@ async fn the_name_of_the_outer_column_is_one_of_the_set() -> Result<()> {
 }
 
 #[tokio::test]
+async fn conditions_above_a_limit_are_about_its_rows() -> Result<()> {
+    let statements = [
+        "CREATE TABLE q (id INT, a INT) AS VALUES (4, 1), (1, 3), (2, 6)",
+        "CREATE TABLE p (k INT, v INT) AS VALUES (1, 0), (3, 0), (6, 1)",
+    ];
+    let sessions = Sessions::new(&statements.map(String::from)).await?;
+    let first = "SELECT p.k FROM p WHERE p.v <= q.a ORDER BY p.k LIMIT 1";
+    for condition in [
+        format!("EXISTS (SELECT 1 FROM ({first}) AS y WHERE y.k = q.a)"),
+        format!("EXISTS (SELECT 1 FROM ({first}) AS y JOIN p AS z ON z.k = y.k WHERE z.k = q.a)"),
+        format!("q.a IN (SELECT y.k FROM ({first}) AS y)"),
+    ] {
+        let sql = format!("SELECT q.id FROM q WHERE {condition}");
+        assert_eq!(sessions.unnested(&sql).await?, [["4"]], "{sql}");
+        let sql = format!("SELECT q.id FROM q WHERE NOT {condition} ORDER BY q.id");
+        assert_eq!(sessions.unnested(&sql).await?, [["1"], ["2"]], "{sql}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_alias_of_two_queries_is_refused_where_either_may_be_the_one() -> Result<()> {
+    let statements = [
+        "CREATE TABLE t1 (id INT, k INT) AS VALUES (1, 10), (2, 20)",
+        "CREATE TABLE t2 (id INT, k INT) AS VALUES (1, 20), (2, 10), (3, 20)",
+        "CREATE TABLE t3 (id INT, k INT) AS VALUES (1, 20), (2, 10), (3, 10)",
+    ];
+    let sessions = Sessions::new(&statements.map(String::from)).await?;
+    let query = |outer: &str, used: &str, lateral: &str| {
+        format!(
+            "SELECT {outer}.id FROM t1 AS {outer} WHERE EXISTS (SELECT 1 FROM t2 AS a CROSS JOIN {lateral} (SELECT t3.id \
+             FROM t3 WHERE EXISTS (SELECT 1 FROM t2 AS w WHERE w.k = {used}.k AND w.k = t3.k)) AS b WHERE b.id = a.id \
+             AND a.id = 3)"
+        )
+    };
+    // A derived table sees the query around, a lateral one the table before it, too.
+    assert_eq!(sessions.unnested(&query("o", "o", "")).await?, [["1"]]);
+    let none: [[&str; 1]; 0] = [];
+    assert_eq!(sessions.unnested(&query("o", "a", "LATERAL")).await?, none);
+    let error = sessions.unnested(&query("a", "a", "")).await;
+    let error = error.expect_err("two tables a").to_string();
+    assert!(
+        error.contains("give one of the two another alias"),
+        "{error}"
+    );
+    // Where the names are of other queries, nothing is refused.
+    let sql = format!(
+        "{} UNION ALL {}",
+        query("o", "a", "LATERAL"),
+        query("o", "o", "")
+    );
+    assert_eq!(sessions.unnested(&sql).await?, [["1"]]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn more_than_one_row_of_a_scalar_subquery_is_an_error() -> Result<()> {
     let statements = [
         "CREATE TABLE q (id INT, a INT) AS VALUES (1, 1), (2, 2), (3, 3)",

@@ -4,3 +4,4 @@ mod expressions;
 mod generator;
 mod lateral;
 mod naive;
+mod outer_rows;

@@ -11,7 +11,7 @@
 //! an analyzer rule, because a session can be configured to skip optimizer rules that fail.
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result, plan_err};
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFunctionDefinition};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -21,10 +21,12 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, WindowFrame, WindowFrameBound, WindowUDFImpl as _,
 };
 use datafusion::optimizer::AnalyzerRule;
+use datafusion_dependent_join::is_correlated;
 
 use crate::common::ordered_type::{check_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
+use crate::expr::range_calls::range_udf;
 use crate::optimizer::lossless_casts::widens;
 
 /// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the
@@ -39,6 +41,7 @@ impl AnalyzerRule for CheckFrameCalls {
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
         let plan = plan.transform_up_with_subqueries(|node| {
+            node.apply_expressions(|expr| expr.apply(check_column))?;
             if !matches!(node, LogicalPlan::Window(_)) {
                 return Ok(Transformed::no(node));
             }
@@ -52,6 +55,22 @@ impl AnalyzerRule for CheckFrameCalls {
         })?;
         Ok(plan.data)
     }
+}
+
+/// Rejects a call of `range_min` and its like whose column depends on the outer query, which DataFusion does with other
+/// words.
+fn check_column(expr: &Expr) -> Result<TreeNodeRecursion> {
+    if let Some((_, call)) = range_udf(expr)
+        && let Some(Expr::ScalarSubquery(subquery)) = call.args.first()
+        && is_correlated(&subquery.subquery)?
+    {
+        let name = call.name();
+        return plan_err!(
+            "{name}: the subquery that gives the column must not depend on the outer query; for the rows of each outer row \
+             write SELECT (SELECT min(…) FROM … WHERE … BETWEEN … AND …)"
+        );
+    }
+    Ok(TreeNodeRecursion::Continue)
 }
 
 /// A call of a window function that may be one of ours, checked and with its ORDER BY expression.
