@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::common::{DataFusionError, SchemaError};
+use datafusion::common::{DataFusionError, SchemaError, TableReference};
 use datafusion::sql::sqlparser::ast::{Expr, Select, Statement, TableFactor, Visit, Visitor};
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -41,7 +41,7 @@ pub(crate) fn of_planning(error: DataFusionError, statement: &Statement) -> Data
     let hint = match error.find_root() {
         DataFusionError::SchemaError(reason, _) => match reason.as_ref() {
             SchemaError::FieldNotFound { field, .. } => {
-                let table = field.relation.as_ref().map(|relation| relation.table());
+                let table = field.relation.as_ref().map(TableReference::table);
                 table.and_then(|table| subquery_after(statement, table, &field.name))
             }
             _ => None,

@@ -330,7 +330,7 @@ fn is_ordered_by_comparison(error: &str) -> bool {
     let mut orders = error.split("ORDER BY [").skip(1);
     error.contains("does not satisfy order requirements")
         && orders.any(|order| {
-            let (keys, _) = order.split_once(']').unwrap_or((order, ""));
+            let (keys, _) = order.split_once("] ROWS").unwrap_or((order, ""));
             [" < ", " <= ", " > ", " >= "]
                 .iter()
                 .any(|op| keys.contains(op))
