@@ -120,6 +120,7 @@ pub mod parts {
     pub use crate::exec::common::note::NoteExec;
     pub use crate::exec::common::ordered_rows::{OrderedRowsExec, has_all_rows};
     pub use crate::exec::common::row_positions::RowPositionsExec;
+    pub use crate::exec::common::stop::Stop;
     pub use crate::exec::range_join::pair_distance::PairDistance;
     pub use crate::exec::range_join::parts::RangeJoinParts;
     pub use crate::exec::range_join::row_join::RowJoin;

@@ -17,14 +17,23 @@ def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
             raise TypeError(f"{name}: a Series of {library.__name__} is one column, not a table; use to_frame()")
     if polars is not None and isinstance(data, polars.DataFrame):
         for column, kind in data.schema.items():
-            if kind == polars.Null:
-                raise TypeError(f"{name}: column {column!r} has the polars type Null, which polars does not export; cast it")
+            if _has(kind, polars.Null):
+                within = "" if kind == polars.Null else f"{kind}, with "
+                raise TypeError(f"{name}: column {column!r} has the polars type {within}Null, which polars does not export; cast it")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         for column, kind in data.dtypes.items():
             if kind.kind == "c":
                 raise TypeError(f"{name}: column {column!r} has complex numbers, for which Arrow has no type; use two columns")
         data = _with_index(data, index)
     return Frame(name, data)
+
+
+def _has(kind: Any, part: Any) -> bool:
+    """Whether a type of polars is another one, or has it within."""
+    inner = [field.dtype for field in getattr(kind, "fields", [])]
+    if getattr(kind, "inner", None) is not None:
+        inner.append(kind.inner)
+    return kind == part or any(_has(one, part) for one in inner)
 
 
 def unnamed_levels(data: Any) -> dict[str, str]:

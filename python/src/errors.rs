@@ -39,7 +39,8 @@ create_exception!(
 
 /// Makes an exception of an error of DataFusion.
 pub fn from_datafusion(error: DataFusionError) -> PyErr {
-    let text = without_bug_report(error.strip_backtrace());
+    let text = error.strip_backtrace();
+    let text = not_local(&text).unwrap_or_else(|| without_bug_report(text));
     match error.find_root() {
         DataFusionError::SQL(..)
         | DataFusionError::Plan(_)
@@ -48,6 +49,20 @@ pub fn from_datafusion(error: DataFusionError) -> PyErr {
         DataFusionError::NotImplemented(_) => NotSupportedError::new_err(text),
         _ => OperationalError::new_err(text),
     }
+}
+
+/// What to do instead, where a statement names files elsewhere: of these DataFusion says that a store, or a table, is
+/// missing.
+fn not_local(text: &str) -> Option<String> {
+    let of_store = text.split_once("No suitable object store found for ");
+    let (_, rest) = of_store.or_else(|| text.split_once("table 'datafusion.public."))?;
+    let url = rest.split(['\'', ' ']).next()?.trim_end_matches('.');
+    url.contains("://").then(|| {
+        format!(
+            "{url}: SQL reads and writes local files only; read others with polars or pyarrow.dataset, and name the \
+             variable that has them in FROM"
+        )
+    })
 }
 
 /// The text of an error. Of a call with arguments of wrong types `DataFusion` says first that it is a bug of its own.

@@ -19,6 +19,7 @@ use datafusion::logical_expr::ExplainOption;
 use datafusion::physical_plan::common::collect;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion_rmq::parts::Stop;
 use futures::StreamExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -84,7 +85,7 @@ impl Query {
             return Ok(rows);
         }
         let rows: Arc<[RecordBatch]> = self
-            .collect(py, self.frame.clone(), self.gather.clone())?
+            .collect(py, self.frame.clone(), self.gather.clone(), false)?
             .into();
         Ok(Arc::clone(self.lock().get_or_insert(rows)))
     }
@@ -93,20 +94,25 @@ impl Query {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs a plan, with operators that end it soon after Ctrl-C unless it `is_shown`.
     fn collect(
         &self,
         py: Python<'_>,
         frame: DataFrame,
         gather: Option<Arc<Gather>>,
+        is_shown: bool,
     ) -> PyResult<Vec<RecordBatch>> {
         let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
         let running = RunningPlan::default();
         let known = Arc::clone(&running);
+        let stop = Stop::default();
+        let watched = stop.clone();
         let rows = async move {
             let context = Arc::new(frame.task_ctx());
             let declared = Arc::clone(frame.schema().inner());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
+            let plan = watched.watch_joins(plan, is_shown)?;
             collect(running_query(
                 Arc::clone(known.get_or_init(|| plan)),
                 declared,
@@ -115,7 +121,9 @@ impl Query {
             )?)
             .await
         };
-        run_with_bar(py, self.shared.progress.as_ref(), &running, rows)
+        let rows = run_with_bar(py, self.shared.progress.as_ref(), &running, rows);
+        // An operator may compute on, for all that its runtime knows.
+        rows.inspect_err(|_| stop.request())
     }
 }
 
@@ -167,14 +175,17 @@ impl Query {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
         let (frame, gather) = (self.frame.clone(), self.gather.clone());
+        let stop = Stop::default();
+        let watched = stop.clone();
         let stream = run(py, async move {
             let context = Arc::new(frame.task_ctx());
             let declared = Arc::clone(frame.schema().inner());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
+            let plan = watched.watch_joins(plan, false)?;
             running_query(plan, declared, context, gather)
         })?;
-        let reader = Running::new(self.schema(), stream, None);
+        let reader = Running::new(self.schema(), stream, stop, None);
         capsule(py, Box::new(reader), requested_schema)
     }
 
@@ -243,7 +254,7 @@ impl Query {
             .with_format(format);
         let frame = self.frame.clone().explain_with_options(options);
         let mut text = String::new();
-        for batch in self.collect(py, frame.map_err(from_datafusion)?, None)? {
+        for batch in self.collect(py, frame.map_err(from_datafusion)?, None, true)? {
             let kinds = as_string_array(batch.column(0)).map_err(from_datafusion)?;
             let plans = as_string_array(batch.column(1)).map_err(from_datafusion)?;
             for (kind, plan) in kinds.iter().zip(plans) {

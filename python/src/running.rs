@@ -7,6 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion_rmq::parts::Stop;
 use futures::{StreamExt, future};
 use pyo3::prelude::*;
 use tokio::sync::{Mutex, watch};
@@ -33,23 +34,45 @@ pub async fn unless_cancelled<T>(
     }
 }
 
+/// Ends joins that do not look up, once the query is cancelled.
+pub fn stop_of(mut cancelled: Cancelled) -> Stop {
+    let stop = Stop::default();
+    let requested = stop.clone();
+    tokio::spawn(async move {
+        if cancelled.wait_for(|cancelled| *cancelled).await.is_ok() {
+            requested.request();
+        }
+    });
+    stop
+}
+
 /// A running query.
 pub struct Running {
     schema: SchemaRef,
     /// None after an error, so that the query does not run on.
     stream: Arc<Mutex<Option<SendableRecordBatchStream>>>,
+    /// Ends joins that do not look up, once no more rows are read.
+    stop: Stop,
     cancelled: Option<Cancelled>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.request();
+    }
 }
 
 impl Running {
     pub fn new(
         schema: SchemaRef,
         stream: SendableRecordBatchStream,
+        stop: Stop,
         cancelled: Option<Cancelled>,
     ) -> Self {
         Self {
             schema,
             stream: Arc::new(Mutex::new(Some(stream))),
+            stop,
             cancelled,
         }
     }
@@ -81,6 +104,7 @@ impl Iterator for Running {
             let text = "the Python interpreter is shutting down".to_string();
             return Some(Err(ArrowError::CDataInterface(text)));
         };
+        let next = next.inspect_err(|_| self.stop.request());
         let next = next.map_err(|error| ArrowError::ExternalError(Box::new(error)));
         next.transpose()
     }

@@ -200,6 +200,9 @@ def test_types_of_polars():
     # polars 2.1 exports a buffer for a column of the type Null, which has none.
     with pytest.raises(TypeError, match="t: column 'v' has the polars type Null"):
         rmq.connect().register("t", pl.DataFrame({"v": [None]}))
+    for kind in (pl.List(pl.Null), pl.Struct({"a": pl.Int8, "b": pl.List(pl.Null)})):
+        with pytest.raises(TypeError, match=r"t: column 'v' has the polars type (List\(Null\)|Struct.*), with Null"):
+            rmq.connect().register("t", pl.DataFrame({"v": pl.Series([None], dtype=kind)}))
     # It would export addresses of objects.
     with pytest.raises(TypeError, match="t: a column of the polars type Object"):
         rmq.connect().register("t", pl.DataFrame({"n": [1], "v": pl.Series([object()], dtype=pl.Object)}))

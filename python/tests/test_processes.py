@@ -136,7 +136,7 @@ LONG = {
 @pytest.mark.parametrize("kind", LONG)
 def test_ctrl_c_is_heard_within_a_second(kind):
     child = script(f"""
-        import os
+        import os, time
         import datafusion_rmq as rmq
         con = rmq.connect()
         con.sql({BIG!r})
@@ -148,6 +148,14 @@ def test_ctrl_c_is_heard_within_a_second(kind):
             print("interrupted", flush=True)
         # One worker is free for this, even if the others are still at a batch.
         print(con.sql("SELECT 1").fetchall(), flush=True)
+        # Nor does any worker compute on.
+        for _ in range(10):
+            used = time.process_time()
+            time.sleep(0.3)
+            if time.process_time() - used < 0.15:
+                break
+        else:
+            print("busy", flush=True)
         os._exit(0)
         """)
     assert child.stdout.readline() == "started\n"

@@ -578,3 +578,16 @@ def test_types_are_those_of_the_schema():
         table.validate(full=True)
         assert sorted(table["n"].to_pylist()) == [1, 2, 7]
     assert sorted(counts.fetchall()) == [(1,), (2,), (7,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE EXTERNAL TABLE x STORED AS PARQUET LOCATION 's3://bucket/x.parquet'",
+        "SELECT * FROM 's3://bucket/x.parquet'",
+        "COPY (SELECT 1) TO 's3://bucket/x.parquet'",
+    ],
+)
+def test_files_elsewhere_are_named(statement):
+    with pytest.raises(rmq.DatabaseError, match=r"s3://bucket.*: SQL reads and writes local files only; read others with polars"):
+        rmq.connect().sql(statement).fetchall()

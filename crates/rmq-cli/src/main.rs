@@ -14,7 +14,6 @@ mod session;
 mod shell;
 mod signals;
 mod statements;
-mod stop;
 mod suggestions;
 mod text_columns;
 

@@ -11,10 +11,8 @@ use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::parts::QuadraticJoin;
+use datafusion_rmq::parts::{QuadraticJoin, Stop};
 use datafusion_rmq::physical_plan::RangeLookupExec;
-
-use crate::stop::Stop;
 
 /// The statement that runs at the prompt: its plan, and whether a line on the terminal shows its progress.
 #[derive(Debug, Clone, Default)]

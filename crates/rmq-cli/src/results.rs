@@ -13,9 +13,9 @@ use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::config;
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use datafusion_rmq::parts::Stop;
 
 use crate::progress::Watch;
-use crate::stop::Stop;
 
 /// Whether a table has a column a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

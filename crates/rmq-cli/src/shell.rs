@@ -21,12 +21,12 @@ use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion_cli::exec;
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use datafusion_rmq::parts::Stop;
 use futures::StreamExt;
 
 use crate::functions::functions_as_sql;
 use crate::progress::Watch;
 use crate::results::{Expanded, Printer, Terminal};
-use crate::stop::Stop;
 use crate::suggestions::tables_like;
 use crate::text_columns::TextColumns;
 

@@ -14,6 +14,7 @@ use datafusion::dataframe::DataFrame;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::execute_stream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion_rmq::parts::Stop;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 
@@ -22,7 +23,7 @@ use super::ingest::{Target, ingest};
 use super::options::{text, unknown};
 use crate::canonical_nans::with_one_nan;
 use crate::progress::RunningPlan;
-use crate::running::{Cancelled, Running, unless_cancelled};
+use crate::running::{Cancelled, Running, stop_of, unless_cancelled};
 use crate::shared::Shared;
 
 /// Whether parameters are `$name`, the names being those of the bound columns, or `$1`, `$2` and so on.
@@ -113,16 +114,17 @@ impl RmqStatement {
     }
 }
 
-/// Begins a query whose statement was planned.
+/// Begins a query whose statement was planned. Its joins end soon after the request to `stop`.
 async fn begin(
     shared: &Shared,
     frame: DataFrame,
+    stop: &Stop,
 ) -> datafusion::common::Result<SendableRecordBatchStream> {
     let context = Arc::new(frame.task_ctx());
     let plan = shared
         .with_frames(&vec![], frame.create_physical_plan())
         .await?;
-    execute_stream(plan, context)
+    execute_stream(stop.watch_joins(plan, false)?, context)
 }
 
 impl Statement for RmqStatement {
@@ -146,7 +148,8 @@ impl Statement for RmqStatement {
         let (shared, sql, params) = (Arc::clone(&self.shared), self.sql()?, self.params()?);
         let cancelled = self.cancel.begin();
         let of_rows = cancelled.clone();
-        let (schema, rows) = block_on(async move {
+        let (schema, rows, stop) = block_on(async move {
+            let stop = stop_of(cancelled.clone());
             let begun = async {
                 let mut frames = vec![];
                 for params in params {
@@ -168,22 +171,23 @@ impl Statement for RmqStatement {
                 // The first rows are asked for now, so that most errors are those of this call, with their status.
                 let mut begun = vec![];
                 if let Some(frame) = frames.next() {
-                    let mut rows = begin(&shared, frame).await?;
+                    let mut rows = begin(&shared, frame, &stop).await?;
                     let first = rows.next().await.transpose()?;
                     begun.push(stream::iter(first.map(Ok)).chain(rows));
                 }
+                let of_others = stop.clone();
                 let others = stream::iter(frames).then(move |frame| {
-                    let shared = Arc::clone(&shared);
-                    async move { begin(&shared, frame).await }
+                    let (shared, stop) = (Arc::clone(&shared), of_others.clone());
+                    async move { begin(&shared, frame, &stop).await }
                 });
                 let rows = stream::iter(begun).flatten().chain(others.try_flatten());
                 let rows = RecordBatchStreamAdapter::new(Arc::clone(&schema), rows);
-                Ok((schema, Box::pin(rows) as SendableRecordBatchStream))
+                Ok((schema, Box::pin(rows) as SendableRecordBatchStream, stop))
             };
             let begun = unless_cancelled(cancelled, begun).await;
             begun.map_err(from_datafusion)
         })?;
-        Ok(Box::new(Running::new(schema, rows, Some(of_rows))))
+        Ok(Box::new(Running::new(schema, rows, stop, Some(of_rows))))
     }
 
     fn execute_update(&mut self) -> Result<Option<i64>> {

@@ -1,6 +1,7 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
 //! plan properties, methods, keys and identities, output batches, versions of files, statistics, notes in EXPLAIN, the
-//! filters that inputs may evaluate, guards against mistakes of rules, and the order of rows and their positions in it.
+//! filters that inputs may evaluate, guards against mistakes of rules, the order of rows and their positions in it, and
+//! joins that stop when they are told.
 
 pub(crate) mod added_columns;
 pub(crate) mod another_run;
@@ -22,4 +23,5 @@ pub(crate) mod plan_key;
 pub(crate) mod plan_methods;
 pub(crate) mod row_positions;
 pub(crate) mod statistics;
+pub(crate) mod stop;
 pub(crate) mod versioned_scan;

@@ -1,4 +1,4 @@
-//! Joins and unions have the columns of their inputs again after DataFusion has decorrelated what is in these.
+//! Joins, windows and unions have the columns of their inputs again after DataFusion has decorrelated what is in these.
 //!
 //! ```text
 //!   LeftMark Join                             columns: q.id, range_min(t.c)#1, mark
@@ -9,9 +9,9 @@
 //!     Projection: CASE … END AS n               columns: n, which was count(*), NOT NULL
 //! ```
 //!
-//! `decorrelate_lateral_join` leaves the columns of the joins above as they were. Then `optimize_projections`, which
-//! counts columns, takes `x.g` for `range_min(t.c)#1`. And a union keeps its columns, so that an aggregate above it
-//! has other columns as a plan than as an operator, which is an error of DataFusion.
+//! `decorrelate_lateral_join` leaves the columns of the joins and windows above as they were. Then
+//! `optimize_projections`, which counts columns, takes `x.g` for `range_min(t.c)#1`. And a union keeps its columns, so
+//! that an aggregate above it has other columns as a plan than as an operator, which is an error of DataFusion.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
@@ -20,8 +20,8 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::optimizer::logical::common::plans::with_new_schema;
 
-/// Gives joins whose number of columns is not that of their inputs, and unions whose inputs may have NULLs that they
-/// have not, their columns anew; of unions, also the nodes above.
+/// Gives joins and windows whose number of columns is not that of their inputs, and unions whose inputs may have NULLs
+/// that they have not, their columns anew; of unions, also the nodes above.
 ///
 /// It must run right after `decorrelate_lateral_join`.
 #[derive(Debug, Default)]
@@ -37,17 +37,17 @@ impl OptimizerRule for RenewSchemas {
         plan: LogicalPlan,
         _config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        let (mut has_join, mut has_union) = (false, false);
+        let (mut lacks_columns, mut has_union) = (false, false);
         plan.apply_with_subqueries(|node| {
-            has_join |= is_stale_join(node);
+            lacks_columns |= has_other_columns(node);
             has_union |= is_stale_union(node);
             Ok(TreeNodeRecursion::Continue)
         })?;
-        if !has_join && !has_union {
+        if !lacks_columns && !has_union {
             return Ok(Transformed::no(plan));
         }
         plan.transform_up_with_subqueries(|node| {
-            if has_union || is_stale_join(&node) {
+            if has_union || has_other_columns(&node) {
                 return Ok(Transformed::yes(with_new_schema(node)?));
             }
             Ok(Transformed::no(node))
@@ -55,8 +55,16 @@ impl OptimizerRule for RenewSchemas {
     }
 }
 
-fn is_stale_join(node: &LogicalPlan) -> bool {
-    matches!(node, LogicalPlan::Join(join) if join.schema.fields().len() != num_columns(join))
+/// Whether a join or a window has another number of columns than its inputs give it.
+fn has_other_columns(node: &LogicalPlan) -> bool {
+    match node {
+        LogicalPlan::Join(join) => join.schema.fields().len() != num_columns(join),
+        LogicalPlan::Window(window) => {
+            let of_input = window.input.schema().fields().len();
+            window.schema.fields().len() != of_input + window.window_expr.len()
+        }
+        _ => false,
+    }
 }
 
 fn is_stale_union(node: &LogicalPlan) -> bool {

@@ -24,10 +24,13 @@ use datafusion::physical_plan::joins::{
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
+    /// Asks the statement to stop.
     pub fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the statement is to stop.
+    #[must_use]
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
