@@ -89,6 +89,6 @@ fn of_both_sides(expr: &Expr) -> String {
 }
 
 /// Whether an expression is NULL if all columns are.
-fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
+pub(crate) fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     Ok(matches!(expr, Expr::Column(_)) || value_of_nulls(expr, schema)?.is_null())
 }

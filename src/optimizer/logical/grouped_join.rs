@@ -215,7 +215,8 @@ impl GroupedJoin<'_> {
         }
         let may_be_empty = aggregate.group_expr.is_empty()
             || matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]);
-        let ranges = NarrowedRanges::of(&calls, &rest, may_be_empty, probe_schema, build_schema)?;
+        let is_empty = (unmatched == Unmatched::Keep, may_be_empty);
+        let ranges = NarrowedRanges::of(&calls, &rest, is_empty, probe_schema, build_schema)?;
         let in_ranges = ranges.map(|ranges| {
             let sides = (probe, build);
             self.join_in_ranges(sides, on, &rest, &ranges)

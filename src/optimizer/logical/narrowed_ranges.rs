@@ -27,6 +27,7 @@ use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, lit, when};
 
 use crate::optimizer::condition::Compared;
 use crate::optimizer::infallible::is_infallible;
+use crate::optimizer::logical::aggregate_argument::is_null_without_match;
 use crate::optimizer::logical::common::skips_nulls::skips_nulls;
 use crate::optimizer::logical::condition_parts::{
     Constants, check_repeats, conjuncts, is_of, sides_of,
@@ -149,17 +150,19 @@ fn branches(argument: &Expr) -> Option<(Expr, Expr, Option<Expr>)> {
 
 impl NarrowedRanges {
     /// Divides the aggregates of a query whose rows meet `conditions`, which compare its keys. `None` if all of them
-    /// are over the same rows. `may_be_empty` tells whether there is a value without any row.
+    /// are over the same rows. `has_nulls` tells whether there is a row of NULLs where no row of the build side
+    /// matches, and `may_be_empty` whether there is a value without any row.
     pub(crate) fn of(
         calls: &[AggregateFunction],
         conditions: &[Expr],
-        may_be_empty: bool,
+        (has_nulls, may_be_empty): (bool, bool),
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
         let mut sides = Keys {
             probe,
             build,
+            has_nulls,
             known: vec![],
         };
         for condition in conjuncts(conditions.iter().cloned()) {
@@ -316,6 +319,7 @@ struct Narrowed {
 struct Keys<'a> {
     probe: &'a DFSchema,
     build: &'a DFSchema,
+    has_nulls: bool,
     /// Without lossless casts.
     known: Vec<Expr>,
 }
@@ -347,6 +351,7 @@ impl Keys<'_> {
             if is_of(&conjunct, probe) && check_repeats(&conjunct).is_ok() {
                 of_probe.push(conjunct);
             } else if let Some(ranges) = self.ranges(&conjunct)?
+                && self.leaves_out_nulls(&ranges)?
                 && self.knows_all(&ranges)?
             {
                 for (_, _, bound) in &ranges {
@@ -371,6 +376,16 @@ impl Keys<'_> {
             call,
             adds_zero,
         }))
+    }
+
+    /// Whether no range has the row of NULLs, if there is one: `coalesce(p.k, 0)` is in some.
+    fn leaves_out_nulls(&self, ranges: &[Compared<Expr>]) -> Result<bool> {
+        for (key, ..) in ranges.iter().filter(|_| self.has_nulls) {
+            if !is_null_without_match(key, self.build)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the query compares the keys of all these ranges. If it compares none, the first key that cannot fail
