@@ -11,23 +11,14 @@ use crate::planner::tokens::is_word;
 
 /// An error of the parser, with what to write for the joins that it does not know.
 pub(crate) fn of_syntax(error: DataFusionError, tokens: &[TokenWithSpan]) -> DataFusionError {
-    let is_join = |words: &[&str]| {
-        let mut all = tokens.windows(2).enumerate();
-        all.any(|(i, _)| {
-            words
-                .iter()
-                .enumerate()
-                .all(|(j, word)| is_word(tokens.get(i + j), word))
-        })
-    };
-    let has_nearest = tokens.iter().any(|token| is_word(Some(token), "NEAREST"));
-    if error.to_string().contains("Expected: MATCH_CONDITION") && is_join(&["ASOF"]) {
+    let has = |word| tokens.iter().any(|token| is_word(Some(token), word));
+    if error.to_string().contains("Expected: MATCH_CONDITION") && has("ASOF") {
         return error.context(
             "an ASOF JOIN needs ON, with keys that are equal and one comparison by >=, >, <= or <, as in \
              q ASOF JOIN p ON p.sym = q.sym AND q.ts >= p.ts",
         );
     }
-    if has_nearest && is_join(&["JOIN"]) {
+    if has("NEAREST") && has("JOIN") {
         return error.context(
             "NEAREST needs a whole number, or none, and BY DISTANCE or BY SIMILARITY with an expression, as in \
              q JOIN p NEAREST 2 BY DISTANCE abs(p.ts - q.ts)",

@@ -84,7 +84,7 @@ impl RangeLookupPlanner {
         relation
     }
 
-    /// The relation that a call reads, of which it requires an index, and the name of the column.
+    /// The relation that a call reads, from which an index is required now, and the name of the column.
     async fn required(
         &self,
         planner: &dyn PhysicalPlanner,

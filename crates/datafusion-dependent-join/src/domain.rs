@@ -5,8 +5,8 @@
 //! rows serves as well: what is below a LIMIT, or one side of a join.
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, ExprSchema, JoinType, Result, ScalarValue};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::{
     Distinct, Expr, FetchType, Join, Limit, LogicalPlan, LogicalPlanBuilder, SkipType,
     UserDefinedLogicalNode, lit,
@@ -112,18 +112,10 @@ pub(crate) fn source(
 
 /// The values of expressions over these rows, and those over a row of NULLs.
 fn with_nulls(rows: LogicalPlan, exprs: Vec<Expr>) -> Result<(LogicalPlan, Vec<Expr>)> {
-    let over_nulls = |expr: Expr| {
-        let replaced = expr.transform(|e| match e {
-            Expr::Column(column) => {
-                let data_type = rows.schema().data_type(&column)?;
-                Ok(Transformed::yes(lit(ScalarValue::try_from(data_type)?)))
-            }
-            other => Ok(Transformed::no(other)),
-        });
-        replaced.data()
-    };
-    let nulls = exprs.iter().cloned().map(over_nulls);
-    let nulls: Vec<Expr> = nulls.collect::<Result<_>>()?;
+    let nulls = rows.schema().fields().iter();
+    let nulls = nulls.map(|field| Ok(lit(ScalarValue::try_from(field.data_type())?)));
+    let nulls = nulls.collect::<Result<Vec<_>>>()?;
+    let nulls = substituted(exprs.clone(), &rows.schema().columns(), &nulls)?;
     let named = |exprs: Vec<Expr>| {
         let exprs = exprs.into_iter().enumerate();
         exprs.map(|(i, expr)| expr.alias(format!("__value_{i}")))

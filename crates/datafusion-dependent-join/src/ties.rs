@@ -83,7 +83,7 @@ fn ordered(plan: &LogicalPlan) -> Result<LogicalPlan> {
     }))
 }
 
-/// Whether a plan has an order, below projections, of which something holds.
+/// Whether a plan has an order, below projections, and something holds for it.
 fn is_ordered(plan: &LogicalPlan, holds: fn(&Sort) -> bool) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => is_ordered(&projection.input, holds),

@@ -118,7 +118,7 @@ impl CorrelatedAggregate {
         };
         let ranges = match constants {
             Constants::Filter => {
-                NarrowedRanges::of(&calls, &conditions, (false, true), probe, build.schema())?
+                NarrowedRanges::of(&calls, &conditions, false, true, probe, build.schema())?
             }
             // The row in force at the start of a range is one of the rows of any aggregate.
             Constants::Bound => None,

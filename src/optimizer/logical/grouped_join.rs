@@ -215,8 +215,14 @@ impl GroupedJoin<'_> {
         }
         let may_be_empty = aggregate.group_expr.is_empty()
             || matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]);
-        let is_empty = (unmatched == Unmatched::Keep, may_be_empty);
-        let ranges = NarrowedRanges::of(&calls, &rest, is_empty, probe_schema, build_schema)?;
+        let ranges = NarrowedRanges::of(
+            &calls,
+            &rest,
+            unmatched == Unmatched::Keep,
+            may_be_empty,
+            probe_schema,
+            build_schema,
+        )?;
         let in_ranges = ranges.map(|ranges| {
             let sides = (probe, build);
             self.join_in_ranges(sides, on, &rest, &ranges)

@@ -155,7 +155,8 @@ impl NarrowedRanges {
     pub(crate) fn of(
         calls: &[AggregateFunction],
         conditions: &[Expr],
-        (has_nulls, may_be_empty): (bool, bool),
+        has_nulls: bool,
+        may_be_empty: bool,
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
