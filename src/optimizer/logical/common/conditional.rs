@@ -15,7 +15,7 @@
 //!   ([`expand_lazy`]);
 //! - the right operand of AND and OR, which DataFusion evaluates only for the rows that need it if these are few.
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeVisitor};
 use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -26,6 +26,10 @@ use crate::optimizer::lossless_casts::keeps_values;
 
 /// The most parts of a guarded expression.
 const MOST_PARTS: usize = 10_000;
+
+/// The most CASE within one another in a guarded expression. DataFusion's search for the type of a CASE, which asks
+/// whether each result is nullable, takes a time that is exponential in them.
+const MOST_NESTED: usize = 8;
 
 /// The rows for which a part of an expression is evaluated.
 #[derive(Debug, Clone)]
@@ -88,22 +92,51 @@ impl Branch {
 /// Rejects a guarded expression that is too large. Guards of calls whose conditions have guarded calls grow
 /// exponentially with the depth.
 fn check_size(guarded: &Expr) -> Result<()> {
-    let mut parts = 0;
-    guarded.apply(|_| {
-        parts += 1;
-        Ok(if parts > MOST_PARTS {
+    let mut size = Size::default();
+    guarded.visit(&mut size)?;
+    if size.is_too_large() {
+        return plan_err!(
+            "an argument of a range function or a subquery is in CASE, COALESCE, AND or OR within too many others, whose \
+             conditions it would have to repeat (at most {MOST_NESTED} CASE within one another, with {MOST_PARTS} parts); \
+             compute the inner ones in a derived table"
+        );
+    }
+    Ok(())
+}
+
+/// How large an expression is.
+#[derive(Default)]
+struct Size {
+    parts: usize,
+    /// The CASE around the part that is visited.
+    depth: usize,
+    deepest: usize,
+}
+
+impl Size {
+    fn is_too_large(&self) -> bool {
+        self.parts > MOST_PARTS || self.deepest > MOST_NESTED
+    }
+}
+
+impl<'n> TreeNodeVisitor<'n> for Size {
+    type Node = Expr;
+
+    fn f_down(&mut self, expr: &'n Expr) -> Result<TreeNodeRecursion> {
+        self.parts += 1;
+        self.depth += usize::from(matches!(expr, Expr::Case(_)));
+        self.deepest = self.deepest.max(self.depth);
+        Ok(if self.is_too_large() {
             TreeNodeRecursion::Stop
         } else {
             TreeNodeRecursion::Continue
         })
-    })?;
-    if parts > MOST_PARTS {
-        return plan_err!(
-            "an argument of a range function or a subquery is in CASE, COALESCE, AND or OR within too many others, whose \
-             conditions it would have to repeat ({MOST_PARTS} parts at most); compute the inner ones in a derived table"
-        );
     }
-    Ok(())
+
+    fn f_up(&mut self, expr: &'n Expr) -> Result<TreeNodeRecursion> {
+        self.depth -= usize::from(matches!(expr, Expr::Case(_)));
+        Ok(TreeNodeRecursion::Continue)
+    }
 }
 
 /// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them,
