@@ -39,6 +39,14 @@ pub(crate) fn source(
                 return Ok(Some(source));
             }
         }
+        // A domain has no order.
+        LogicalPlan::Sort(sort) if sort.fetch.is_none() && are_of(&exprs, &sort.input) => {
+            return source(&sort.input, exprs, repeats_rows);
+        }
+        LogicalPlan::SubqueryAlias(alias) => {
+            let new = columns(alias.input.schema().columns());
+            return below(plan, &alias.input, new, exprs, repeats_rows);
+        }
         // These have all rows of the left side, or most, as where another subquery has become a join.
         LogicalPlan::Join(join)
             if matches!(
@@ -53,8 +61,9 @@ pub(crate) fn source(
             // where a row of that has no match.
             let has_all = |(_, input): &(usize, &LogicalPlan)| are_of(&exprs, input);
             if let Some((i, input)) = plan.inputs().into_iter().enumerate().find(has_all) {
+                let of_nulls = over_nulls(&exprs, input)?;
                 return match source(input, exprs, repeats_rows)? {
-                    Some((rows, exprs)) if i > 0 => with_nulls(rows, exprs).map(Some),
+                    Some((rows, exprs)) if i > 0 => with_row(rows, exprs, of_nulls).map(Some),
                     found => Ok(found),
                 };
             }
@@ -65,10 +74,6 @@ pub(crate) fn source(
         return Ok(Some((plan.clone(), exprs)));
     }
     match plan {
-        LogicalPlan::SubqueryAlias(alias) => {
-            let new = columns(alias.input.schema().columns());
-            below(plan, &alias.input, new, exprs, repeats_rows)
-        }
         LogicalPlan::Distinct(Distinct::On(on)) => {
             let new = on.select_expr.iter().cloned().map(Expr::unalias);
             below(plan, &on.input, new.collect(), exprs, repeats_rows)
@@ -110,19 +115,27 @@ pub(crate) fn source(
     }
 }
 
-/// The values of expressions over these rows, and those over a row of NULLs.
-fn with_nulls(rows: LogicalPlan, exprs: Vec<Expr>) -> Result<(LogicalPlan, Vec<Expr>)> {
-    let nulls = rows.schema().fields().iter();
+/// Expressions over a plan as they are over a row of NULLs.
+fn over_nulls(exprs: &[Expr], plan: &LogicalPlan) -> Result<Vec<Expr>> {
+    let nulls = plan.schema().fields().iter();
     let nulls = nulls.map(|field| Ok(lit(ScalarValue::try_from(field.data_type())?)));
     let nulls = nulls.collect::<Result<Vec<_>>>()?;
-    let nulls = substituted(exprs.clone(), &rows.schema().columns(), &nulls)?;
+    substituted(exprs.to_vec(), &plan.schema().columns(), &nulls)
+}
+
+/// The values of expressions over these rows, and another row of values.
+fn with_row(
+    rows: LogicalPlan,
+    exprs: Vec<Expr>,
+    row: Vec<Expr>,
+) -> Result<(LogicalPlan, Vec<Expr>)> {
     let named = |exprs: Vec<Expr>| {
         let exprs = exprs.into_iter().enumerate();
         exprs.map(|(i, expr)| expr.alias(format!("__value_{i}")))
     };
-    let nulls = LogicalPlanBuilder::empty(true).project(named(nulls))?;
+    let row = LogicalPlanBuilder::empty(true).project(named(row))?;
     let rows = LogicalPlanBuilder::from(rows).project(named(exprs))?;
-    let all = rows.union(nulls.build()?)?.build()?;
+    let all = rows.union(row.build()?)?.build()?;
     let values = columns(all.schema().columns());
     Ok((all, values))
 }

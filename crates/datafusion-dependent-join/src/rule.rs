@@ -445,7 +445,14 @@ impl UnnestDependentJoins {
         let source_of = |left: &LogicalPlan, outer: &[Column]| {
             source(left, columns(outer.to_vec()), self.repeats_rows)
         };
-        let mut left = LogicalPlan::clone(&join.left);
+        // Without a LIMIT that takes the same rows each time, the domain would be of all rows below it.
+        let mut left = match join
+            .left
+            .exists(|node| Ok(matches!(node, LogicalPlan::Limit(_))))?
+        {
+            true => without_ties(&join.left)?,
+            false => LogicalPlan::clone(&join.left),
+        };
         let mut source = source_of(&left, &outer)?;
         if source.is_none() {
             if let Some(last) = &last {

@@ -119,3 +119,32 @@ async fn rows_that_a_limit_or_a_window_chooses_are_the_same_twice() -> Result<()
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn the_values_of_a_limit_are_those_of_its_rows() -> Result<()> {
+    let sessions = Sessions::new(&TABLES.map(String::from)).await?;
+    let sql = |rows| {
+        format!(
+            "EXPLAIN FORMAT INDENT SELECT y.id, x.v FROM {rows} AS y \
+             CROSS JOIN LATERAL (SELECT DISTINCT r.v FROM r WHERE r.k < y.n) AS x"
+        )
+    };
+    for (rows, sorts) in [
+        // The outer rows, and the domain.
+        ("(SELECT id, k AS n FROM p ORDER BY k LIMIT 4)", 2),
+        ("(SELECT id, k AS n FROM p AS x LIMIT 4)", 2),
+        ("(SELECT id, k AS n FROM p ORDER BY k OFFSET 1)", 2),
+        // A domain has no order.
+        ("(SELECT id, k AS n FROM p ORDER BY k)", 0),
+    ] {
+        let plan = &sessions.unnested(&sql(rows)).await?[0][1];
+        let count = |part: &str| plan.matches(part).count();
+        assert_eq!(count("Sort: "), sorts, "{rows}\n{plan}");
+        assert_eq!(
+            count("fetch=4"),
+            if rows.contains("LIMIT") { sorts } else { 0 },
+            "{plan}"
+        );
+    }
+    Ok(())
+}
