@@ -92,12 +92,19 @@ pub async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
     registered.await.expect("a folder of Parquet files");
 }
 
-/// Puts the table `p` of both sessions into files, in the order of the range key or not. Returns whether Parquet has
-/// all of its types.
-async fn into_files(tables: &Tables, folder: &Path, random: &mut Random) -> bool {
-    let order = ["p.k", "p.id"][random.below(2)];
-    let sql = format!("SELECT * FROM p ORDER BY {order}, p.id");
-    let batch = run(&tables.without, &sql).await.expect("the rows of p");
+/// Puts a table of both sessions into files, in the order of a column or not. Returns whether Parquet has all of its
+/// types.
+async fn into_files(
+    tables: &Tables,
+    (name, column): (&str, &str),
+    folder: &Path,
+    random: &mut Random,
+) -> bool {
+    let order = [column, "id"][random.below(2)];
+    let sql = format!("SELECT * FROM {name} ORDER BY {order}, id");
+    let batch = run(&tables.without, &sql)
+        .await
+        .expect("the rows of a table");
     let files = 1 + random.below(3);
     let size = batch.num_rows().div_ceil(files).max(1);
     for file in 0..files {
@@ -121,7 +128,7 @@ async fn into_files(tables: &Tables, folder: &Path, random: &mut Random) -> bool
         // Files without -0.0 would be read for 0.0 (docs/limits.md).
         let filters = "datafusion.optimizer.enable_join_dynamic_filter_pushdown";
         set(ctx, filters, "false");
-        register(ctx, "p", folder).await;
+        register(ctx, name, folder).await;
     }
     true
 }
@@ -156,9 +163,13 @@ async fn pruned_joins_return_what_datafusion_returns() {
         );
         let batch_size = [3, 16, 8192][random.below(3)];
         let tables = Tables::sized(random, rows, batch_size);
-        let folder = tempfile::tempdir().expect("a folder");
-        if !into_files(&tables, folder.path(), random).await {
+        let [folder, of_q] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        if !into_files(&tables, ("p", "k"), folder.path(), random).await {
             continue;
+        }
+        // What does not fit into the memory below is known by the statistics of these.
+        if random.below(2) == 0 {
+            into_files(&tables, ("q", "a"), of_q.path(), random).await;
         }
         set(&tables.with, "rmq.pruning", "always");
         set(
@@ -453,6 +464,51 @@ async fn with_about_as_many_windows_as_rows_all_are_read() {
         let is_less = scanned > 0 && built < 400;
         assert_eq!(is_less, is_pruned, "{built} of {scanned}");
         assert!(is_less || (scanned, built) == (0, ROWS as usize));
+        files.begin_anew().await;
+    }
+}
+
+/// A probe side that is not read ahead has its windows between the extremes of its row groups.
+#[tokio::test(flavor = "multi_thread")]
+async fn row_groups_of_the_probe_side_tell_what_windows_reach() {
+    let files = Files::new().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    // Two stretches of the time, far apart, and a row group without a time.
+    let times = |first: i64| (0..40).map(move |i| Some(first + i * 10));
+    let times = times(900).chain([None; 40]).chain(times(990_000));
+    let times: ArrayRef = Arc::new(times.collect::<Int64Array>());
+    let ids: ArrayRef = Arc::new((0..120).collect::<Int64Array>());
+    let rows = RecordBatch::try_from_iter([("id", ids), ("a", times)]).expect("two columns");
+    let layout = Layout {
+        in_group: 20,
+        ..SMALL
+    };
+    for file in 0..2 {
+        let path = folder.path().join(format!("{file}.parquet"));
+        layout
+            .write(&path, &rows.slice(file * 60, 60))
+            .expect("a file");
+    }
+    for ctx in [&files.ctx, &files.plain] {
+        register(ctx, "stretches", folder.path()).await;
+    }
+    set(&files.ctx, "rmq.pruning_memory", "1");
+    for (filter, upper) in [
+        ("", "q.a"),
+        ("WHERE q.id % 3 > 0", "q.a + 50"),
+        // Nothing is known of this bound.
+        ("", "q.a + abs(q.a - q.a)"),
+    ] {
+        let sql = format!(
+            "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.a - 500 AND {upper}) FROM stretches q {filter}"
+        );
+        let (scanned, built) = files.compare(&sql).await;
+        let rows = if upper.contains("abs") {
+            ROWS as usize
+        } else {
+            400
+        };
+        assert!(built > 0 && built <= rows, "{built} of {scanned}: {sql}");
         files.begin_anew().await;
     }
 }

@@ -38,6 +38,7 @@ use crate::exec::range_join::probe::probe_ahead::MAX_SHARE;
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::extremes;
 use crate::exec::range_join::reach::intervals::{Intervals, number};
+use crate::exec::range_join::reach::statistics_reach::is_told_by_row_groups;
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// A probe side whose files are in the order of a column of its bounds.
@@ -66,9 +67,10 @@ impl RangeJoinExec {
         let ordered = in_order_of_bounds(&self.probe, &self.parts.spec);
         let parts = ordered.map_or(1, |ordered| ordered.parts.min(tasks));
         let options = RmqOptions::of(config);
-        let is_read_ahead = fits(&self.probe, tasks, options.pruning_memory.0);
+        let is_known = fits(&self.probe, tasks, options.pruning_memory.0)
+            || is_told_by_row_groups(&self.parts.spec.bounds, &self.probe);
         let slice = || expected_slice(&self.probe, build, &self.parts.spec, parts);
-        let slice = is_read_ahead.then(slice).flatten();
+        let slice = is_known.then(slice).flatten();
         let is_little =
             |share: &f64| options.pruning == PruningChoice::Always || *share <= MAX_SHARE;
         Ok(slice.filter(is_little))

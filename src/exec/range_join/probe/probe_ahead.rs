@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::common::options::{PruningChoice, RmqOptions};
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::blocking;
-use crate::exec::common::statistics::{expected_scanned_rows, statistics};
+use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
@@ -26,7 +26,9 @@ use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
-use crate::exec::range_join::reach::intervals::{Intervals, MAX_INTERVALS, MAX_SCAN_INTERVALS};
+use crate::exec::range_join::reach::intervals::{
+    Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS, MAX_SCAN_INTERVALS,
+};
 use crate::exec::range_join::reach::nearest_rows::SoughtRows;
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
@@ -39,7 +41,7 @@ use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
-pub(crate) const MAX_SHARE: f64 = 0.5;
+pub(crate) const MAX_SHARE: f64 = 0.6;
 
 /// With more than one probe row for so many build rows, all of a build side is read: to make out a window takes as long
 /// as to read and sort two rows.
@@ -144,13 +146,15 @@ impl ProbeAhead {
             }
             (Some(sought), None) if sought.is_beside_windows(&self.spec) => None,
             (_, batches) => {
+                let is_of_statistics = batches.is_none();
                 let reach = self.reach(build, batches, &extent).await?;
                 let partitions = self.probe.output_partitioning().partition_count();
                 let slicing =
                     Slicing::try_new(&self.spec, build, &extent, read, partitions, &self.context);
                 // Rows of ranges that are returned are read after the slice.
                 if let Some(slicing) = slicing.filter(|_| !self.spec.returns_ranges()) {
-                    let fits = reach.as_ref().is_some_and(|reach| slicing.fits(reach));
+                    let fits = |reach| slicing.fits(reach, is_of_statistics);
+                    let fits = reach.as_ref().is_some_and(fits);
                     if !fits && slicing.is_worthwhile(self.inputs.read_so_far()).await {
                         return Ok(BuildReads::Slices(slicing));
                     }
@@ -216,9 +220,7 @@ impl ProbeAhead {
     ) -> Result<Option<Reach>> {
         let (spec, schema) = (Arc::clone(&self.spec), build.schema());
         let Some(batches) = batches else {
-            let statistics = statistics(&self.probe);
-            let reach = statistics.map(|rows| reach_of_statistics(&spec, &rows, &schema));
-            return Ok(reach.transpose()?.flatten());
+            return reach_of_statistics(&spec, &self.probe, &schema).await;
         };
         let (extent, is_forced) = (
             extent.clone(),
@@ -228,7 +230,13 @@ impl ProbeAhead {
             let share = extent.share(intervals, 0.0);
             !is_forced && share.is_some_and(|share| share > MAX_SHARE)
         };
-        Ok(reach_of(spec, schema, batches, MAX_SCAN_INTERVALS, is_too_much).await)
+        let config = self.context.session_config().options();
+        let most = if config.execution.parquet.pushdown_filters {
+            MAX_SCAN_INTERVALS
+        } else {
+            MAX_FINE_INTERVALS
+        };
+        Ok(reach_of(spec, schema, batches, most, is_too_much).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which

@@ -30,6 +30,9 @@ const PARTS: usize = 8;
 /// them.
 const GAP: f64 = 0.25;
 
+/// More rows may be within gaps between windows of less than this part of all keys than elsewhere.
+const NEAR: f64 = 0.01;
+
 /// A slice with less memory is not worth a scan, and beside slices there must be memory to read what is spilled.
 const MIN_SLICE_BYTES: usize = 64 << 10;
 
@@ -102,16 +105,18 @@ impl Slicing {
         &self.spec.key
     }
 
-    /// The memory that building what windows reach is expected to take.
-    fn needed(&self, reach: &Reach) -> Option<f64> {
-        let share = self.extent.share(reach.intervals(), 0.0)?;
+    /// The memory that building what windows reach is expected to take, with gaps of less than the part `gap` of keys.
+    fn needed(&self, reach: &Reach, gap: f64) -> Option<f64> {
+        let share = self.extent.share(reach.intervals(), gap)?;
         Some(share * number(self.size.build_bytes()))
     }
 
-    /// Whether what windows reach is expected to fit in the memory of all slices.
-    pub(crate) fn fits(&self, reach: &Reach) -> bool {
+    /// Whether what windows reach is expected to fit in the memory of all slices, even if most rows are near windows.
+    pub(crate) fn fits(&self, reach: &Reach, is_of_statistics: bool) -> bool {
         let memory = number(self.slice_bytes * self.partitions);
-        self.needed(reach).is_some_and(|needed| needed <= memory)
+        let gap = if is_of_statistics { 1.0 } else { NEAR };
+        self.needed(reach, gap)
+            .is_some_and(|needed| needed <= memory)
     }
 
     /// The most memory of building a slice. It is expected to take less.
@@ -132,7 +137,7 @@ impl Slicing {
 
     /// The memory that what these windows reach is expected to take, as a part of that of a slice.
     pub(crate) fn part_of_memory(&self, reach: &Reach) -> Option<f64> {
-        Some(self.needed(reach)? / self.expected_bytes())
+        Some(self.needed(reach, 0.0)? / self.expected_bytes())
     }
 
     /// What the windows of probe rows reach; `None` if a bound fails.

@@ -13,8 +13,15 @@ use crate::exec::range_join::spill::key_extent::{KeyOrder, comparable};
 use crate::sorted::order_keys::{KeyIntervals, OrderKeys};
 use rmq_engine::Comparison;
 
-/// A scan is told at most this many intervals. More would cost it more than they save.
+/// A scan is told at most this many intervals, as each is compared with the statistics of all files, row groups and
+/// pages, unless these cover much more than [`MAX_FINE_INTERVALS`] do.
 pub(crate) const MAX_SCAN_INTERVALS: usize = 128;
+
+/// Then it is told at most this many.
+pub(crate) const MAX_FINE_INTERVALS: usize = 8 * MAX_SCAN_INTERVALS;
+
+/// How many times as many keys are much more.
+const MUCH_MORE: f64 = 1.5;
 
 /// Windows are merged into at most this many intervals: rows are compared with more of them in little more time.
 pub(crate) const MAX_INTERVALS: usize = 32 * MAX_SCAN_INTERVALS;
@@ -211,6 +218,19 @@ impl Intervals {
         Some(if share.is_nan() { 1.0 } else { share })
     }
 
+    /// The intervals that a scan is told. One that compares each row with them is told few.
+    pub(crate) fn for_scan(&self, compares_rows: bool) -> Vec<Interval> {
+        let few = self.at_most(MAX_SCAN_INTERVALS);
+        if compares_rows || self.all.len() <= MAX_SCAN_INTERVALS {
+            return few;
+        }
+        let fine = self.at_most(MAX_FINE_INTERVALS);
+        match (length(&few), length(&fine)) {
+            (Some(of_few), Some(of_fine)) if of_few > MUCH_MORE * of_fine => fine,
+            _ => few,
+        }
+    }
+
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
         self.encoded.take();
@@ -329,6 +349,15 @@ impl Interval {
         let [low, high] = [&self.low, &self.high].map(|end| end.as_ref().map(|end| &end.value));
         (low, high)
     }
+}
+
+/// How many keys intervals cover, if that can be told.
+fn length(intervals: &[Interval]) -> Option<f64> {
+    let lengths = intervals.iter().map(|interval| {
+        let (low, high) = interval.low.as_ref().zip(interval.high.as_ref())?;
+        Some(number(&high.value)? - number(&low.value)?)
+    });
+    lengths.sum()
 }
 
 /// The position of a value on a line, about; `None` for a value that is no number and no time.

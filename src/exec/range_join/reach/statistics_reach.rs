@@ -1,41 +1,115 @@
-//! What the windows of a probe side can reach at most, by its statistics: one interval, for a probe side that is too
-//! large to know its windows before the build side is read.
+//! What the windows of a probe side can reach at most, by the statistics of its row groups or of all its rows: for a
+//! probe side that is too large to know its windows before the build side is read.
 
-use arrow::datatypes::{DataType, Schema};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::Schema;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue, Statistics};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
+use datafusion::physical_plan::ExecutionPlan;
 
+use crate::exec::common::plan_key::ScanPlan;
+use crate::exec::common::statistics::statistics;
+use crate::exec::range_join::reach::row_groups::{is_ordered, keeps_order, row_group_statistics};
 use crate::exec::range_join::reach::window_reach::Reach;
 use crate::expr::shifted_bound::{MOST_BACK, ZonedSumUdf, calendar_offset};
 use crate::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
 
-/// The reach of all windows of a probe side with these statistics; `None` if they tell nothing.
+type Bounds = Vec<(Comparison, PhysicalExprRef)>;
+
+/// The reach of all windows of a probe side, of which no row has been read; `None` if statistics tell nothing.
 ///
 /// # Errors
 /// If a bound is of another type than the range key.
-pub(crate) fn reach_of_statistics(
+pub(crate) async fn reach_of_statistics(
     spec: &RangeJoinSpec<PhysicalExprRef>,
-    probe: &Statistics,
+    probe: &Arc<dyn ExecutionPlan>,
     build: &Schema,
 ) -> Result<Option<Reach>> {
-    let bounds = spec.bounds.iter().filter_map(|(comparison, bound)| {
-        let (least, greatest) = extremes(bound, probe)?;
-        let outermost = if comparison.is_lower() {
-            least
-        } else {
-            greatest
-        };
-        Some((*comparison, outermost))
-    });
-    let bounds: Vec<(Comparison, ScalarValue)> = bounds.collect();
-    if bounds.is_empty() {
+    if let Some((scan, bounds)) = bounds_over_scan(&spec.bounds, probe) {
+        let columns = bounds.iter().filter_map(|(_, bound)| grows_with(bound));
+        let columns: Vec<_> = columns.cloned().collect();
+        // What is wrong with a file, the scan will say.
+        let row_groups = row_group_statistics(&scan, &columns).await.ok().flatten();
+        if let Some(row_groups) = row_groups {
+            let windows = windows_of(&bounds, &row_groups);
+            if row_groups.is_empty() || !windows.is_empty() {
+                return Reach::of_windows(spec, build, &windows).map(Some);
+            }
+        }
+    }
+    let all = statistics(probe);
+    let windows = windows_of(
+        &spec.bounds,
+        all.as_deref().map_or(&[], std::slice::from_ref),
+    );
+    if windows.is_empty() {
         return Ok(None);
     }
-    Reach::of_window(spec, build, &bounds).map(Some)
+    Reach::of_windows(spec, build, &windows).map(Some)
+}
+
+/// Whether the statistics of row groups may tell how far the windows of a probe side reach.
+pub(crate) fn is_told_by_row_groups(
+    bounds: &[(Comparison, PhysicalExprRef)],
+    probe: &Arc<dyn ExecutionPlan>,
+) -> bool {
+    bounds_over_scan(bounds, probe).is_some_and(|(_, known)| known.len() == bounds.len())
+}
+
+/// The scan of a probe side in files, and the bounds that grow with a column of it, over its columns.
+fn bounds_over_scan<'a>(
+    bounds: &[(Comparison, PhysicalExprRef)],
+    probe: &'a Arc<dyn ExecutionPlan>,
+) -> Option<(ScanPlan<'a>, Bounds)> {
+    let scan = ScanPlan::of_any_files(probe)?;
+    scan.only_files()?;
+    let bounds = bounds.iter().filter_map(|(comparison, bound)| {
+        let bound = scan.over_scan(bound)?;
+        grows_with(&bound)?;
+        Some((*comparison, bound))
+    });
+    let bounds = bounds.collect();
+    Some((scan, bounds))
+}
+
+/// For each part of the rows, with these statistics, a window that all its windows are in: the values of the bounds
+/// that are known of all parts.
+fn windows_of(
+    bounds: &[(Comparison, PhysicalExprRef)],
+    parts: &[Statistics],
+) -> Vec<(Comparison, ArrayRef)> {
+    let bounds = bounds.iter().filter_map(|(comparison, bound)| {
+        let outermost = parts.iter().map(|part| {
+            let (least, greatest) = extremes(bound, part)?;
+            Some(if comparison.is_lower() {
+                least
+            } else {
+                greatest
+            })
+        });
+        let outermost: Vec<_> = outermost.collect::<Option<_>>()?;
+        let values = ScalarValue::iter_to_array(outermost).ok()?;
+        Some((*comparison, values))
+    });
+    bounds.collect()
+}
+
+/// The column that an expression grows with, so that its extremes are at those of the column, if [`extremes`] knows
+/// their types.
+fn grows_with(expr: &PhysicalExprRef) -> Option<&Column> {
+    if let Some(column) = expr.downcast_ref::<Column>() {
+        return Some(column);
+    }
+    match expr.downcast_ref::<CastExpr>() {
+        Some(cast) => grows_with(cast.expr()),
+        None => grows_with(summands(expr)?.0),
+    }
 }
 
 /// The least and the greatest value of an expression over rows with these statistics, if it grows with a column of
@@ -105,36 +179,11 @@ fn summands(expr: &PhysicalExprRef) -> Option<(&PhysicalExprRef, Operator, Scala
     }
 }
 
-/// Whether values of a type are added to, and compared, in the one order that statistics have. Hours of some days are
-/// shown twice in time zones, where days and months are added.
-fn is_ordered(data_type: &DataType) -> bool {
-    is_whole(data_type) || is_time(data_type)
-}
-
-fn is_whole(data_type: &DataType) -> bool {
-    data_type.is_integer() || data_type.is_decimal()
-}
-
-fn is_time(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
-    )
-}
-
-/// Whether a cast leaves the order of values as it is, or makes neighbours equal.
-fn keeps_order(from: &DataType, to: &DataType) -> bool {
-    let zone = |data_type: &DataType| match data_type {
-        DataType::Timestamp(_, zone) => zone.clone(),
-        _ => None,
-    };
-    is_whole(from) && is_whole(to) || is_time(from) && is_time(to) && zone(from) == zone(to)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use arrow::datatypes::DataType;
     use datafusion::common::ColumnStatistics;
 
     use super::*;

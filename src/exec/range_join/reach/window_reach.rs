@@ -15,7 +15,7 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::wrapped_bound;
-use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_SCAN_INTERVALS};
+use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_FINE_INTERVALS};
 use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::range_join::RangeJoinSpec;
@@ -294,22 +294,20 @@ impl Reach {
         Self::try_new(spec, intervals, builder.values, build).map(Some)
     }
 
-    /// Of one window, which all others are in, over a build side of this schema.
+    /// Of windows that all others are in, given by the values of bounds, over a build side of this schema.
     ///
     /// # Errors
     /// If a bound is of another type than the range key.
-    pub(crate) fn of_window(
+    pub(crate) fn of_windows(
         spec: &RangeJoinSpec<PhysicalExprRef>,
         build: &Schema,
-        bounds: &[(Comparison, ScalarValue)],
+        bounds: &[(Comparison, ArrayRef)],
     ) -> Result<Self> {
         let mut intervals = Intervals::of_type(&spec.key.data_type(build)?)?;
-        let bounds = bounds.iter();
-        let bounds = bounds.map(|(comparison, value)| Ok((*comparison, value.to_array()?)));
-        intervals.add(&bounds.collect::<Result<Vec<_>>>()?)?;
+        intervals.add(bounds)?;
         Ok(Self {
             key: Arc::clone(&spec.key),
-            intervals,
+            intervals: intervals.finish(MAX_FINE_INTERVALS),
             among: vec![],
         })
     }
@@ -375,9 +373,10 @@ impl Reach {
         Ok(reached)
     }
 
-    /// The conditions by which a scan can prune: rows that are reached meet all of them.
-    pub(crate) fn conditions(&self) -> Vec<PhysicalExprRef> {
-        let intervals = self.intervals.at_most(MAX_SCAN_INTERVALS);
+    /// The conditions by which a scan can prune: rows that are reached meet all of them. One that compares each row
+    /// with them gets few.
+    pub(crate) fn conditions(&self, compares_rows: bool) -> Vec<PhysicalExprRef> {
+        let intervals = self.intervals.for_scan(compares_rows);
         let intervals = intervals.iter().map(|interval| self.condition(interval));
         let ranges = intervals.collect::<Option<Vec<_>>>().and_then(any);
         let among = self.among.iter();
