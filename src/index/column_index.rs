@@ -232,6 +232,14 @@ impl ColumnIndex {
         }
     }
 
+    /// The order statistics of the column, if that is what the index has.
+    pub(crate) fn statistics_mut(&mut self) -> Option<&mut ColumnStatistics> {
+        match &mut self.index {
+            Searched::Extremes(_) => None,
+            Searched::Statistics(statistics) => Some(statistics),
+        }
+    }
+
     fn decoder(&self) -> &Decoder {
         match &self.index {
             Searched::Extremes(index) => index.decoder(),
@@ -283,7 +291,7 @@ impl ColumnIndex {
     pub(crate) fn device_bytes(&self) -> usize {
         match &self.index {
             Searched::Extremes(index) => index.device_bytes(),
-            Searched::Statistics(_) => 0,
+            Searched::Statistics(statistics) => statistics.device_bytes(),
         }
     }
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::cast;
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::{Result, exec_err, internal_err};
 
@@ -20,7 +20,7 @@ use crate::index::quantile::{Place, interpolated};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
 use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
 use rmq_engine::cpu::{DistinctCounts, KeyStatistics, RankKey, WaveletMatrix};
-use rmq_engine::{EngineError, Extreme, OutputBuffer, OutputValues};
+use rmq_engine::{Engine, EngineError, Extreme, OutputBuffer, OutputValues};
 
 /// What answers order statistics of a column.
 #[derive(Debug)]
@@ -85,6 +85,28 @@ impl ColumnStatistics {
     pub(crate) fn working_bytes(chunks: &Chunks, data_type: &DataType) -> usize {
         let of_row = 3 * key_bytes(data_type) + size_of::<u32>() + size_of::<u8>();
         chunks.copy_bytes(data_type) + chunks.rows() * of_row
+    }
+
+    /// Has the devices of an engine answer large batches, if it has any. Where they fail, the CPU does.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) fn copy_to(&mut self, engine: &dyn Engine, threads: usize) -> Result<()> {
+        let copied = match &mut self.index {
+            StatisticIndex::Ranks(index) => {
+                with_width!(index, index => index.copy_to(engine, threads))
+            }
+            StatisticIndex::Distinct(index) => index.copy_to(engine, threads),
+        };
+        copied.map_err(engine_error)
+    }
+
+    /// Bytes of the index on each device.
+    pub(crate) fn device_bytes(&self) -> usize {
+        match &self.index {
+            StatisticIndex::Ranks(index) => with_width!(index, index => index.device_bytes()),
+            StatisticIndex::Distinct(index) => index.device_bytes(),
+        }
     }
 
     /// Number of rows, NULLs included.
@@ -264,8 +286,13 @@ impl ColumnStatistics {
             Place::of_quantile(*q, last)
         });
         let places: Vec<Place> = places.collect();
-        let lower = self.nth_floats(ranges, places.iter().map(|place| place.lower))?;
-        let upper = self.nth_floats(ranges, places.iter().map(|place| place.upper))?;
+        let [lower, upper] = self.at_places(ranges, &places)?;
+        let (lower, upper) = (
+            cast(&lower, &DataType::Float64)?,
+            cast(&upper, &DataType::Float64)?,
+        );
+        let lower = lower.as_primitive::<Float64Type>();
+        let upper = upper.as_primitive::<Float64Type>();
         let values = places.iter().zip(lower.values().iter().zip(upper.values()));
         let values = values.map(|(place, (lower, upper))| match place.weight {
             None => *lower,
@@ -280,23 +307,21 @@ impl ColumnStatistics {
         )?)
     }
 
-    /// The value of each range that has this many smaller ones, as a float.
-    fn nth_floats(
-        &self,
-        ranges: &Ranges,
-        smaller: impl Iterator<Item = u64>,
-    ) -> Result<Float64Array> {
-        let smaller: Vec<u64> = smaller.collect();
-        let values = cast(&self.nth_smallest(ranges, &smaller)?, &DataType::Float64)?;
-        Ok(values.as_primitive::<Float64Type>().clone())
-    }
-
-    /// The value of each range that has this many smaller ones; NULL where the range has no more.
+    /// The lower and the upper value at the place of each range; NULL where the range has none. Both are sought
+    /// together, as they have most of their way in common.
     ///
     /// # Errors
     /// An internal error without ranks.
-    pub(crate) fn nth_smallest(&self, ranges: &Ranges, smaller: &[u64]) -> Result<ArrayRef> {
-        self.nth_smallest_of(NthOf::Ranges(ranges), smaller)
+    pub(crate) fn at_places(&self, ranges: &Ranges, places: &[Place]) -> Result<[ArrayRef; 2]> {
+        let both = ranges.iter().flat_map(|range| [range, range]).collect();
+        let smaller = places.iter().flat_map(|place| [place.lower, place.upper]);
+        let smaller: Vec<u64> = smaller.collect();
+        let values = self.nth_smallest_of(NthOf::Ranges(&both), &smaller)?;
+        let every_second = |first: u64| {
+            let numbers: UInt64Array = (first..).step_by(2).take(places.len()).collect();
+            take(&values, &numbers, None)
+        };
+        Ok([every_second(0)?, every_second(1)?])
     }
 
     /// The value of each group of ranges that has this many smaller ones in them together; NULL where they have no

@@ -172,7 +172,7 @@ impl OrderStatistic {
         }
         let rows = column.count(ranges)?;
         let rows = rows.into_iter().map(i64::unsigned_abs);
-        self.between(rows, |smaller| column.nth_smallest(ranges, smaller))
+        self.between(rows, |places| column.at_places(ranges, places))
     }
 
     /// The statistic of the rows of each group of ranges, where a row that is in several of them counts as often. Of
@@ -196,26 +196,27 @@ impl OrderStatistic {
             let rows = rows[group[0]..group[1]].iter();
             rows.map(|rows| rows.unsigned_abs()).sum()
         });
-        self.between(rows, |smaller| {
-            column.nth_smallest_of_groups(groups, smaller)
+        self.between(rows, |places| {
+            let value = |place: fn(&Place) -> u64| {
+                let smaller: Vec<u64> = places.iter().map(place).collect();
+                column.nth_smallest_of_groups(groups, &smaller)
+            };
+            Ok([value(|place| place.lower)?, value(|place| place.upper)?])
         })
     }
 
-    /// The statistic of these numbers of values, by what finds those that have as many smaller ones.
+    /// The statistic of these numbers of values, by what finds the lower and the upper values at places among them.
     fn between(
         self,
         rows: impl Iterator<Item = u64>,
-        nth_smallest: impl Fn(&[u64]) -> Result<ArrayRef>,
+        at_places: impl Fn(&[Place]) -> Result<[ArrayRef; 2]>,
     ) -> Result<ArrayRef> {
         let places: Vec<Place> = rows.map(|rows| place_of(self, rows)).collect();
-        let value = |place: fn(&Place) -> u64| {
-            let smaller: Vec<u64> = places.iter().map(place).collect();
-            nth_smallest(&smaller)
-        };
+        let [lower, upper] = at_places(&places)?;
         let found = Found {
-            lower: value(|place| place.lower)?,
-            upper: value(|place| place.upper)?,
             places,
+            lower,
+            upper,
         };
         let is_median = self == Self::Median;
         Ok(match found.lower.data_type() {

@@ -12,10 +12,11 @@ use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Crossings, Encoding, Engine, EngineError, Key,
-    RangeEnd, RangeIndex, RangeJoinIndex, RangeJoinInput,
+    RangeEnd, RangeIndex, RangeJoinIndex, RangeJoinInput, RankIndex, RankLevels,
 };
 
 use crate::fake_range_join::{FakeRangeJoin, building_bytes};
+use crate::fake_ranks::FakeRanks;
 use crate::support::set;
 
 /// The settings and counters of the devices.
@@ -322,6 +323,14 @@ impl Engine for Threads {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
         self.wrap(CpuEngine::default().build_u128(column, options)?)
+    }
+
+    fn copy_ranks(
+        &self,
+        levels: RankLevels<'_>,
+        _: usize,
+    ) -> Result<Option<Arc<dyn RankIndex>>, EngineError> {
+        Ok(Some(Arc::new(FakeRanks::copy(&self.fake, levels)?)))
     }
 
     fn build_range_join(

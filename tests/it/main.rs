@@ -11,6 +11,7 @@ mod divided;
 mod explain;
 mod fake;
 mod fake_range_join;
+mod fake_ranks;
 mod giving_way;
 mod guards;
 mod hunt;

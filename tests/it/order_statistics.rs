@@ -12,6 +12,7 @@ use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use rmq_testing::{Random, runs};
 
+use crate::fake::Fake;
 use crate::range_join::{answer, lines, metric};
 use crate::support::{cpu_session, error, run, session_of_pool, set};
 
@@ -554,5 +555,52 @@ async fn rows_that_pass_a_threshold_are_counted() {
                 "{data_type}: {by_ranks}"
             );
         }
+    }
+}
+
+/// Devices that have a copy of the statistics answer large batches. Where they fail, or have no room, the CPU does.
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_answer_from_copies() {
+    let queries = [
+        "SELECT q.id, (SELECT median(p.v) FROM p WHERE p.k BETWEEN q.a AND q.a + 500) AS x FROM q",
+        "SELECT q.id, (SELECT percentile_cont(p.v, 0.9) FROM p WHERE p.k BETWEEN q.a AND q.a + 501) AS x FROM q",
+        "SELECT q.id, (SELECT count(DISTINCT p.v) FROM p WHERE p.k BETWEEN q.a AND q.a + 500) AS x FROM q",
+        "SELECT q.id, (SELECT count(*) FROM p WHERE p.k BETWEEN q.a AND q.a + 500 AND p.v < q.x) AS x FROM q",
+        "SELECT q.id, range_quantile('p.v', q.a, q.a + 500, 0.25) AS x, range_count_distinct('p.v', q.a, q.a + 500) AS y, \
+         range_count_below('p.v', q.a, q.a + 500, q.x) AS z FROM q",
+    ];
+    let with_tables = async |ctx: SessionContext| {
+        for sql in [
+            "CREATE TABLE p AS SELECT value AS k, CASE WHEN value % 9 <> 4 THEN (value * 7919 % 10007)::DOUBLE / 2 END AS v FROM range(0, 30000)",
+            "CREATE TABLE q AS SELECT value AS id, value * 15 - 100 AS a, (value * 31 % 5000)::DOUBLE AS x FROM range(0, 2000)",
+        ] {
+            run(&ctx, sql).await.expect(sql);
+        }
+        ctx
+    };
+    let cpu = with_tables(cpu_session()).await;
+    let mut expected = vec![];
+    for sql in queries {
+        expected.push(answer(&cpu, sql).await.expect(sql).0);
+    }
+    for kind in 0..4 {
+        let fake = Arc::new(Fake {
+            memory: if kind == 1 { 1000 } else { 1 << 30 },
+            ..Fake::default()
+        });
+        // So few rows don't open devices.
+        let engine = if kind == 2 { "auto" } else { "cuda" };
+        let ctx = with_tables(fake.session(&[("rmq.engine", engine)])).await;
+        for _ in 0..3 {
+            for (sql, expected) in queries.iter().zip(&expected) {
+                let (found, _) = answer(&ctx, sql).await.expect(sql);
+                assert_eq!(found, *expected, "{kind}: {sql}");
+            }
+            if kind == 3 {
+                fake.failed.store(true, Ordering::Relaxed);
+            }
+        }
+        let is_asked = fake.ranges() > 0;
+        assert_eq!(is_asked, kind == 0 || kind == 3, "{kind}");
     }
 }

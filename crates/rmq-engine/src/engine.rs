@@ -291,6 +291,66 @@ pub trait Engine: Send + Sync + Debug {
         0
     }
 
+    /// Copies a wavelet matrix to where the engine answers, with up to `threads` threads; `None` if the CPU answers, as
+    /// by default.
+    ///
+    /// # Errors
+    /// Those of devices.
+    fn copy_ranks(
+        &self,
+        levels: RankLevels<'_>,
+        threads: usize,
+    ) -> Result<Option<Arc<dyn RankIndex>>, EngineError> {
+        let _ = (levels, threads);
+        Ok(None)
+    }
+
     /// Returns an upper bound of [`RangeIndex::memory_bytes`] for a column of this size.
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
+}
+
+/// The levels of a [`WaveletMatrix`](crate::cpu::WaveletMatrix), that of the highest bit of ranks first. The rows of
+/// each further one are those of the level before, first those whose bit was 0 there.
+#[derive(Debug, Clone, Copy)]
+pub struct RankLevels<'a> {
+    /// The number of rows.
+    pub rows: usize,
+    /// As many of each level, one for each 192 rows and one more if these fill it. The first word has the ones of all
+    /// blocks before in 32 bits, and then in a byte for each of the others the ones of the block before that word. The
+    /// others have the bits of rows.
+    pub blocks: &'a [[u64; 4]],
+    /// The number of rows of each level whose bit is 0.
+    pub zeros: &'a [u32],
+}
+
+/// A copy of a wavelet matrix on devices. Ranges are `left[i]..=right[i]`, clipped to the rows; one whose left bound is
+/// above its right one is empty.
+pub trait RankIndex: Send + Sync + Debug {
+    /// Writes how many rows of each range have a rank below `ranks[i]` to `counts[i]`.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if slices differ in length; those of devices.
+    fn count_below(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        ranks: &[u32],
+        counts: &mut [u32],
+    ) -> Result<(), EngineError>;
+
+    /// Writes the rank of each range's row that has `smaller[i]` rows before it, if the range's rows are sorted by
+    /// rank, to `ranks[i]`; [`u32::MAX`] if the range has too few rows.
+    ///
+    /// # Errors
+    /// As [`Self::count_below`].
+    fn nth_smallest(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        smaller: &[u32],
+        ranks: &mut [u32],
+    ) -> Result<(), EngineError>;
+
+    /// Returns the bytes that it takes of each device's memory.
+    fn device_bytes(&self) -> usize;
 }

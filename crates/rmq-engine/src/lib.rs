@@ -29,7 +29,7 @@ pub use candidate_ranges::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
 pub use comparison::Comparison;
 pub use crossings::{Crossings, ListLimits, RangeEnd, RowList};
-pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
+pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex, RankIndex, RankLevels};
 pub use error::EngineError;
 pub use index::{Index, Value};
 pub use index_of_parts::SegmentedIndex;

@@ -35,6 +35,10 @@ namespace float_kernels {
 #include "../../float_sums.cu"
 }
 
+namespace wavelet_kernels {
+#include "../../wavelet_matrix.cu"
+}
+
 #ifdef RMQ_BASELINES
 #include "baselines.h"
 #else
@@ -95,6 +99,7 @@ const std::map<std::string, Kernel>& kernels() {
       ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums_u64) ADD(join_kernels, join_sums_u128) ADD(join_kernels, join_first_ordered)
       ADD(float_kernels, float_gather) ADD(float_kernels, float_sum_values) ADD(float_kernels, float_sum_blocks)
       ADD(float_kernels, float_take_outliers) ADD(float_kernels, float_sums)
+      ADD(wavelet_kernels, wavelet_nth_smallest) ADD(wavelet_kernels, wavelet_count_below)
       ADD_BASELINES
   };
   return all;

@@ -22,6 +22,7 @@ pub(crate) mod plan_identity;
 pub(crate) mod plan_key;
 pub(crate) mod plan_methods;
 pub(crate) mod row_positions;
+pub(crate) mod statistic_copies;
 pub(crate) mod statistics;
 pub(crate) mod stop;
 pub(crate) mod versioned_scan;

@@ -12,6 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
+use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::aggregate_table::AggregateEntry;
 use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
@@ -104,6 +105,7 @@ impl RangeJoinEngine {
     ) -> Result<Self> {
         if let Some(why) = why_not_on_devices(spec, build)? {
             return Ok(Self {
+                catalog,
                 planned: Some(Decision::cpu(why)),
                 ..Self::cpu()
             });
@@ -125,6 +127,11 @@ impl RangeJoinEngine {
             cpu: !can_devices || choice != EngineChoice::Cuda,
             devices: can_devices && choice != EngineChoice::Cpu,
         }
+    }
+
+    /// The devices that may get copies of what the CPU builds for the join.
+    pub(crate) fn copy_devices(&self, options: &RmqOptions) -> CopyDevices {
+        CopyDevices::new(&self.catalog, options)
     }
 
     /// The estimated number of probe rows, if known.

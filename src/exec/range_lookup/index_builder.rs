@@ -17,6 +17,7 @@ use crate::common::ordered_type::value_type;
 use crate::common::range_function::IndexKind;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
+use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
 use crate::exec::range_lookup::kept_index::KeptIndex;
@@ -447,14 +448,18 @@ impl<'a> IndexBuilder<'a> {
             &working,
             ColumnIndex::working_bytes(chunks, data_type, kind),
         )?;
+        let devices = CopyDevices::new(catalog, &self.options);
         // The closure owns the reservation: a build that has begun can't be stopped and uses the memory to its end.
         input
             .spawn(move |b, waiting| {
                 let _working = working;
                 let stops = || waiting.check().is_err();
                 let kind = b.id.kind;
-                let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, kind, b.threads, &stops)?;
-                ReservedIndex::extended(parts, index, memory, None, b.span)
+                let mut index =
+                    ColumnIndex::on_cpu(&b.chunks, &b.data_type, kind, b.threads, &stops)?;
+                let statistics = index.statistics_mut();
+                let on_device = statistics.and_then(|index| devices.copy(index, b.threads));
+                ReservedIndex::extended(parts, index, memory, on_device, b.span)
             })
             .await
     }

@@ -40,3 +40,6 @@ pub const RANGE_JOIN: Module = module!("range_join");
 
 /// Sums of ranges of floats.
 pub const FLOAT_SUMS: Module = module!("float_sums");
+
+/// Order statistics of ranges.
+pub const WAVELET_MATRIX: Module = module!("wavelet_matrix");

@@ -5,8 +5,8 @@
 //!
 //! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an
 //! open device with its kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and
-//! queries range-minimum indexes, `range_join` sorts, searches and answers build sides of range joins. [`CudaEngine`]
-//! opens devices and builds both.
+//! queries range-minimum indexes, `wavelet_matrix` answers order statistics, `range_join` sorts, searches and answers
+//! build sides of range joins. [`CudaEngine`] opens devices and builds all of them.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -34,13 +34,14 @@ pub mod replicas;
 pub mod rmq;
 #[doc(hidden)]
 pub mod tuning;
+mod wavelet_matrix;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::{
     BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex, RangeJoinIndex,
-    RangeJoinInput,
+    RangeJoinInput, RankIndex, RankLevels,
 };
 pub use driver::devices::{DeviceInfo, devices};
 #[doc(hidden)]
@@ -53,6 +54,7 @@ use rmq::index::CudaIndex;
 use rmq::layout::Layout;
 #[doc(hidden)]
 pub use rmq::shape::Shape;
+use wavelet_matrix::CudaWaveletMatrix;
 
 /// Options for opening a [`CudaEngine`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -234,6 +236,15 @@ impl Engine for CudaEngine {
 
     fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
         range_join::size::building_bytes(input, self.shape)
+    }
+
+    fn copy_ranks(
+        &self,
+        levels: RankLevels<'_>,
+        threads: usize,
+    ) -> Result<Option<Arc<dyn RankIndex>>, EngineError> {
+        let copied = CudaWaveletMatrix::copy(&self.gpus, levels, threads)?;
+        Ok(Some(Arc::new(copied)))
     }
 
     /// Returns 0: an index takes memory of its devices only.

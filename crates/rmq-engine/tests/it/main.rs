@@ -4,6 +4,8 @@ mod crossings;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_order_statistics;
+#[cfg(feature = "cuda")]
 mod cuda_range_join;
 mod engine;
 #[cfg(feature = "cuda")]

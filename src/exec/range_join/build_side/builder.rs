@@ -181,7 +181,8 @@ impl BuildSideBuilder {
     pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
         let threads = self.options.threads();
         let Some(keeper) = &self.keeper else {
-            return sort_and_index(&self.columns, rows, &self.metrics, threads).await;
+            let devices = Some(self.engine.copy_devices(&self.options));
+            return sort_and_index(&self.columns, rows, &self.metrics, threads, devices).await;
         };
         let kept = match &self.kept {
             // Otherwise these may be other rows.
@@ -334,10 +335,12 @@ impl BuildSideBuilder {
     fn indexer(&self) -> impl FnOnce(Waiting) -> SortAndIndex + Send + 'static {
         let (columns, metrics) = (self.columns.clone(), self.metrics.clone());
         let threads = self.options.threads();
+        let devices = Some(self.engine.copy_devices(&self.options));
         move |waiting| SortAndIndex {
             columns,
             metrics,
             threads,
+            devices,
             waiting,
         }
     }

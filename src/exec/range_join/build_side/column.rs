@@ -15,8 +15,10 @@ use crate::common::ordered_type::is_borrowed;
 use crate::common::range_function::IndexKind;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
+use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -180,6 +182,7 @@ pub(crate) struct ColumnPreparer<'a> {
     pub(crate) permutation: &'a RowPermutation,
     pub(crate) permutation_memory: &'a MemoryReservation,
     pub(crate) metrics: &'a BuildMetrics,
+    pub(crate) devices: Option<&'a CopyDevices>,
     pub(crate) waiting: &'a Waiting,
     pub(crate) workers: Workers<'a>,
     /// Lazy structures that are not built, in the order of their creation.
@@ -441,11 +444,15 @@ impl ColumnPreparer<'_> {
         values: Vec<ArrayRef>,
         column: &CollectedColumn,
     ) -> Built {
-        let memory = column.memory.new_empty();
-        let (threads, metrics) = (self.workers.threads(), self.metrics.clone());
-        Built::OrderStatistics(Arc::new(OrderStatistics::new(
-            kind, values, threads, memory, metrics,
-        )))
+        Built::OrderStatistics(Arc::new(OrderStatistics {
+            kind,
+            values,
+            threads: self.workers.threads(),
+            devices: self.devices.cloned(),
+            memory: column.memory.new_empty(),
+            metrics: self.metrics.clone(),
+            built: OnDemand::default(),
+        }))
     }
 
     /// A new reservation in the pool of another, see [`Self::grow`].

@@ -9,10 +9,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::range_function::IndexKind;
 use crate::common::ranges::Ranges;
+use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::column_statistics::ColumnStatistics;
+use crate::kept::reserved_index::DeviceBytes;
 use crate::range_agg::order_statistics::{build_statistics, is_known_for};
 
 /// The mean number of rows of a range from which an index takes less than reading the rows.
@@ -28,43 +30,28 @@ const LISTED_FOR_ONE_READ: usize = 6;
 /// The order statistics of a column, of one kind.
 #[derive(Debug)]
 pub(crate) struct OrderStatistics {
-    kind: IndexKind,
-    /// The values of the sorted rows, one array after another.
-    values: Vec<ArrayRef>,
-    threads: usize,
-    /// An empty reservation.
-    memory: MemoryReservation,
-    metrics: BuildMetrics,
-    built: OnDemand<Registered>,
+    pub(crate) kind: IndexKind,
+    /// The values of the sorted rows, one array after another. Without any, the index is never built.
+    pub(crate) values: Vec<ArrayRef>,
+    pub(crate) threads: usize,
+    /// Those that may get a copy of the index, and answer large batches.
+    pub(crate) devices: Option<CopyDevices>,
+    /// An empty reservation, in whose pool the index is registered.
+    pub(crate) memory: MemoryReservation,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) built: OnDemand<Registered>,
 }
 
 /// An index, with what registers its memory.
 #[derive(Debug)]
-struct Registered {
+pub(crate) struct Registered {
     index: ColumnStatistics,
     memory: Arc<MemoryReservation>,
+    /// That of a copy.
+    _on_devices: Option<DeviceBytes>,
 }
 
 impl OrderStatistics {
-    /// Of these values of sorted rows, without which it is never built. What it builds, on up to `threads` threads, is
-    /// registered in the pool of `memory`, an empty reservation.
-    pub(crate) fn new(
-        kind: IndexKind,
-        values: Vec<ArrayRef>,
-        threads: usize,
-        memory: MemoryReservation,
-        metrics: BuildMetrics,
-    ) -> Self {
-        Self {
-            kind,
-            values,
-            threads,
-            memory,
-            metrics,
-            built: OnDemand::default(),
-        }
-    }
-
     /// The index, if it is built.
     pub(crate) fn index(&self) -> Option<&ColumnStatistics> {
         Some(&self.built.get()?.index)
@@ -77,10 +64,18 @@ impl OrderStatistics {
         ];
         let memory = self.memory.new_empty();
         let (values, threads) = (&self.values, self.threads);
-        let index = build_statistics(self.kind, values, threads, &memory, &|| Ok(()))?;
+        let mut index = build_statistics(self.kind, values, threads, &memory, &|| Ok(()))?;
         self.metrics.index_bytes.add(index.bytes());
-        let memory = Arc::new(memory);
-        Ok(Registered { index, memory })
+        let devices = self.devices.as_ref();
+        let on_devices = devices.and_then(|devices| devices.copy(&mut index, threads));
+        if on_devices.is_some() {
+            self.metrics.record_device_bytes(index.device_bytes());
+        }
+        Ok(Registered {
+            index,
+            memory: Arc::new(memory),
+            _on_devices: on_devices,
+        })
     }
 
     /// Whether it should answer ranges that would read this many rows without it. Counts the rows.

@@ -11,6 +11,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
@@ -37,9 +38,19 @@ pub(crate) async fn sort_and_index(
     rows: CollectedRows,
     metrics: &BuildMetrics,
     threads: usize,
+    devices: Option<CopyDevices>,
 ) -> Result<BuildSide> {
     let (columns, metrics) = (columns.clone(), metrics.clone());
-    let work = move |waiting| sort_and_index_blocking(columns, rows, metrics, threads, waiting);
+    let work = move |waiting| {
+        let indexer = SortAndIndex {
+            columns,
+            metrics,
+            threads,
+            devices,
+            waiting,
+        };
+        indexer.run_alone(rows)
+    };
     blocking(work).await
 }
 
@@ -56,19 +67,10 @@ pub(crate) fn sort_and_index_blocking(
         columns,
         metrics,
         threads,
+        devices: None,
         waiting,
     };
-    let memory = rows.memory.new_empty();
-    let (sorted, prepared) = indexer.run(rows)?;
-    let row_order = indexer.row_order(&sorted, &prepared)?;
-    let sorted = Arc::new(sorted.without_permutation()?);
-    let threshold_index = Arc::new(ThresholdIndex::new(threads));
-    let parts = SideParts {
-        prepared,
-        row_order,
-        threshold_index,
-    };
-    indexer.side(sorted, parts, &NoKeeper, &memory)
+    indexer.run_alone(rows)
 }
 
 /// Sorts and indexes the rows of a build side.
@@ -76,6 +78,8 @@ pub(crate) struct SortAndIndex {
     pub(crate) columns: BuildColumns,
     pub(crate) metrics: BuildMetrics,
     pub(crate) threads: usize,
+    /// Those that may answer for what is built.
+    pub(crate) devices: Option<CopyDevices>,
     pub(crate) waiting: Waiting,
 }
 
@@ -94,6 +98,21 @@ struct Sorted {
 }
 
 impl SortAndIndex {
+    /// Sorts and indexes rows of which nothing is kept. Frees the collected rows.
+    fn run_alone(&self, rows: CollectedRows) -> Result<BuildSide> {
+        let memory = rows.memory.new_empty();
+        let (sorted, prepared) = self.run(rows)?;
+        let row_order = self.row_order(&sorted, &prepared)?;
+        let sorted = Arc::new(sorted.without_permutation()?);
+        let threshold_index = Arc::new(ThresholdIndex::new(self.threads));
+        let parts = SideParts {
+            prepared,
+            row_order,
+            threshold_index,
+        };
+        self.side(sorted, parts, &NoKeeper, &memory)
+    }
+
     /// Sorts rows, and prepares their values. Frees the collected rows.
     pub(crate) fn run(&self, rows: CollectedRows) -> Result<(SortedSide, Vec<PreparedColumn>)> {
         let sort_timer = self.metrics.sort_time.timer();
@@ -318,6 +337,7 @@ impl SortAndIndex {
             permutation_memory,
             workers: self.workers(&check),
             metrics: &self.metrics,
+            devices: self.devices.as_ref(),
             waiting: &self.waiting,
             lazy: RefCell::default(),
         };

@@ -3,13 +3,12 @@
 use crate::column::Column;
 use crate::cpu::wavelet_matrix::distinct::previous_rows;
 use crate::cpu::wavelet_matrix::matrix::WaveletMatrix;
+use crate::cpu::wavelet_matrix::ranked_rows::{RankedRows, clip, in_batches};
 use crate::cpu::wavelet_matrix::ranks::{Keys, RankKey, RankedKeys};
 use crate::crossings::check_length;
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-
-/// Ranges that are converted at once: they stay in the L1 cache until they are answered.
-const BATCH: usize = 1024;
 
 /// Counts of values below a threshold, and n-th smallest values, of ranges of one column. NULLs are no values.
 ///
@@ -32,7 +31,7 @@ const BATCH: usize = 1024;
 /// ```
 #[derive(Debug)]
 pub struct KeyStatistics<K> {
-    ranks: WaveletMatrix,
+    ranks: RankedRows,
     /// The key of each rank.
     distinct: Vec<K>,
     encoding: Encoding<K>,
@@ -65,30 +64,45 @@ impl<K: RankKey> KeyStatistics<K> {
             distinct,
             has_missing,
         } = K::rank(keys, threads, stops)?;
+        let ranks = WaveletMatrix::build(&ranks, distinct.len() as u32 + 1, threads, stops)?;
         Ok(Self {
-            ranks: WaveletMatrix::build(&ranks, distinct.len() as u32 + 1, threads, stops)?,
+            ranks: RankedRows::new(ranks),
             distinct,
             encoding: keys.encoding,
             has_missing,
         })
     }
 
+    /// Has the devices of an engine answer, if it has any. The CPU answers small batches, and all once devices fail.
+    ///
+    /// # Errors
+    /// Those of [`Engine::copy_ranks`].
+    pub fn copy_to(&mut self, engine: &dyn Engine, threads: usize) -> Result<(), EngineError> {
+        self.ranks.copy_to(engine, threads)
+    }
+
+    /// Bytes that it takes of each device's memory.
+    #[must_use]
+    pub fn device_bytes(&self) -> usize {
+        self.ranks.device_bytes()
+    }
+
     /// Number of rows, NULLs included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ranks.len()
+        self.ranks.matrix.len()
     }
 
     /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ranks.is_empty()
+        self.ranks.matrix.is_empty()
     }
 
     /// Bytes of the index, which does not refer to the column.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.ranks.memory_bytes() + self.distinct.capacity() * size_of::<K>()
+        self.ranks.matrix.memory_bytes() + self.distinct.capacity() * size_of::<K>()
     }
 
     /// Writes the number of values of each range to `counts`.
@@ -106,7 +120,8 @@ impl<K: RankKey> KeyStatistics<K> {
             return self.count_ranks(left, right, counts, |_| all);
         }
         let rows = self.len();
-        in_batches(rows, left, right, counts.len(), |first, starts, ends| {
+        check_length("the slice for answers", left.len(), counts.len())?;
+        in_batches(rows, left, right, |first, starts, ends| {
             let ranges = starts.iter().zip(ends);
             for (count, (start, end)) in counts[first..].iter_mut().zip(ranges) {
                 // Fewer than 2^32.
@@ -160,20 +175,7 @@ impl<K: RankKey> KeyStatistics<K> {
         counts: &mut [i64],
         rank: impl Fn(usize) -> u32,
     ) -> Result<(), EngineError> {
-        let rows = self.len();
-        in_batches(rows, left, right, counts.len(), |first, starts, ends| {
-            let counts = &mut counts[first..][..starts.len()];
-            let (mut ranks, mut found) = ([0; BATCH], [0; BATCH]);
-            let (ranks, found) = (&mut ranks[..starts.len()], &mut found[..starts.len()]);
-            for (i, out) in ranks.iter_mut().enumerate() {
-                *out = rank(first + i);
-            }
-            self.ranks.count_below(starts, ends, ranks, found)?;
-            for (count, found) in counts.iter_mut().zip(found) {
-                *count = i64::from(*found);
-            }
-            Ok(())
-        })
+        self.ranks.count_below(left, right, |i, _| rank(i), counts)
     }
 
     /// Writes the stored bits of the value of each range that has `smaller[i]` values before it, if the values are
@@ -191,21 +193,13 @@ impl<K: RankKey> KeyStatistics<K> {
         valid: &mut [u64],
     ) -> Result<(), EngineError> {
         check_length("the slice of ranks", left.len(), smaller.len())?;
+        check_length("the slice for answers", left.len(), values.len())?;
         check_length("the bitmap", left.len().div_ceil(64), valid.len())?;
-        let rows = self.len();
         valid.fill(0);
-        in_batches(rows, left, right, values.len(), |first, starts, ends| {
-            let (mut targets, mut ranks) = ([0; BATCH], [0; BATCH]);
-            let (targets, ranks) = (&mut targets[..starts.len()], &mut ranks[..starts.len()]);
-            for (target, smaller) in targets.iter_mut().zip(&smaller[first..]) {
-                // No range has this many rows.
-                *target = u32::try_from(*smaller).unwrap_or(u32::MAX);
-            }
-            self.ranks.nth_smallest(starts, ends, targets, ranks)?;
-            for (i, rank) in (first..).zip(ranks) {
-                self.write_key(*rank, i, values, valid);
-            }
-            Ok(())
+        // No range has as many rows as the greatest of these.
+        let target = |i: usize| u32::try_from(smaller[i]).unwrap_or(u32::MAX);
+        self.ranks.nth_smallest(left, right, target, |i, rank| {
+            self.write_key(rank, i, values, valid);
         })
     }
 
@@ -234,8 +228,8 @@ impl<K: RankKey> KeyStatistics<K> {
             .map(|right| clip(right.saturating_add(1), rows));
         let ends: Vec<usize> = ends.collect();
         let mut ranks = vec![0; smaller.len()];
-        self.ranks
-            .nth_smallest_of_groups(firsts, &starts, &ends, smaller, &mut ranks)?;
+        let matrix = &self.ranks.matrix;
+        matrix.nth_smallest_of_groups(firsts, &starts, &ends, smaller, &mut ranks)?;
         for (i, rank) in ranks.iter().enumerate() {
             self.write_key(*rank, i, values, valid);
         }
@@ -271,7 +265,7 @@ impl<K: RankKey> KeyStatistics<K> {
 /// ```
 #[derive(Debug)]
 pub struct DistinctCounts {
-    previous: WaveletMatrix,
+    previous: RankedRows,
 }
 
 impl DistinctCounts {
@@ -306,27 +300,42 @@ impl DistinctCounts {
             }
         }
         drop((ranks, distinct));
+        let previous = WaveletMatrix::build(&previous, rows.saturating_add(1), threads, stops)?;
         Ok(Self {
-            previous: WaveletMatrix::build(&previous, rows.saturating_add(1), threads, stops)?,
+            previous: RankedRows::new(previous),
         })
+    }
+
+    /// As [`KeyStatistics::copy_to`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::copy_ranks`].
+    pub fn copy_to(&mut self, engine: &dyn Engine, threads: usize) -> Result<(), EngineError> {
+        self.previous.copy_to(engine, threads)
+    }
+
+    /// Bytes that it takes of each device's memory.
+    #[must_use]
+    pub fn device_bytes(&self) -> usize {
+        self.previous.device_bytes()
     }
 
     /// Number of rows, NULLs included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.previous.len()
+        self.previous.matrix.len()
     }
 
     /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.previous.is_empty()
+        self.previous.matrix.is_empty()
     }
 
     /// Bytes of the index, which does not refer to the column.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.previous.memory_bytes()
+        self.previous.matrix.memory_bytes()
     }
 
     /// Writes how many distinct values each range has to `counts`.
@@ -339,21 +348,9 @@ impl DistinctCounts {
         right: &[i64],
         counts: &mut [i64],
     ) -> Result<(), EngineError> {
-        let rows = self.len();
-        in_batches(rows, left, right, counts.len(), |first, starts, ends| {
-            let counts = &mut counts[first..][..starts.len()];
-            let (mut firsts, mut found) = ([0; BATCH], [0; BATCH]);
-            let (firsts, found) = (&mut firsts[..starts.len()], &mut found[..starts.len()]);
-            for (first, start) in firsts.iter_mut().zip(starts) {
-                // At most the number of rows, which is below 2^32, and then the range is empty.
-                *first = (*start as u32).saturating_add(1);
-            }
-            self.previous.count_below(starts, ends, firsts, found)?;
-            for (count, found) in counts.iter_mut().zip(found) {
-                *count = i64::from(*found);
-            }
-            Ok(())
-        })
+        // At most the number of rows, which is below 2^32, and then the range is empty.
+        let first = |_, start: usize| (start as u32).saturating_add(1);
+        self.previous.count_below(left, right, first, counts)
     }
 }
 
@@ -361,35 +358,6 @@ impl DistinctCounts {
 fn check_rows<K: Key>(keys: Keys<'_, K>) -> Result<u32, EngineError> {
     let rows = keys.bits.len();
     u32::try_from(rows).map_err(|_| EngineError::TooLong { rows })
-}
-
-/// A position as one of `rows` rows, or after these.
-fn clip(position: i64, rows: usize) -> usize {
-    usize::try_from(position).unwrap_or(0).min(rows)
-}
-
-/// Calls `answer` with the number of the first range of each batch, and the starts and ends of half-open ranges of
-/// `rows` rows.
-fn in_batches(
-    rows: usize,
-    left: &[i64],
-    right: &[i64],
-    answers: usize,
-    mut answer: impl FnMut(usize, &[usize], &[usize]) -> Result<(), EngineError>,
-) -> Result<(), EngineError> {
-    check_length("the slice of right bounds", left.len(), right.len())?;
-    check_length("the slice for answers", left.len(), answers)?;
-    let (mut starts, mut ends) = ([0; BATCH], [0; BATCH]);
-    let batches = left.chunks(BATCH).zip(right.chunks(BATCH));
-    for (number, (left, right)) in batches.enumerate() {
-        for ((start, end), (left, right)) in
-            starts.iter_mut().zip(&mut ends).zip(left.iter().zip(right))
-        {
-            (*start, *end) = (clip(*left, rows), clip(right.saturating_add(1), rows));
-        }
-        answer(BATCH * number, &starts[..left.len()], &ends[..left.len()])?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::cpu::simd::prefetch::prefetch;
 use crate::cpu::wavelet_matrix::bits::{Block, address, blocks, ones_before};
 use crate::cpu::wavelet_matrix::build::{Levels, build_levels};
 use crate::crossings::check_length;
+use crate::engine::RankLevels;
 use crate::error::EngineError;
 
 /// Queries that descend together: their two reads per level are on their way at once.
@@ -85,6 +86,15 @@ impl WaveletMatrix {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows == 0
+    }
+
+    /// What a copy is made of.
+    pub(super) fn levels(&self) -> RankLevels<'_> {
+        RankLevels {
+            rows: self.len(),
+            blocks: &self.levels.blocks,
+            zeros: &self.levels.zeros,
+        }
     }
 
     /// Bytes of main memory that this matrix owns.

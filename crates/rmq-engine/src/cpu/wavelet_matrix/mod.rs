@@ -12,13 +12,15 @@
 //!
 //! Space: 1.33 bits a row and level. The build partitions the rows once per level, on all threads (`build`).
 //!
-//! `key_statistics` answers ranges of a column of keys by their ranks, which a sort tells (`ranks`).
+//! `key_statistics` answers ranges of a column of keys by their ranks, which a sort tells (`ranks`). Devices that have
+//! a copy of the matrix answer large batches (`ranked_rows`).
 
 mod bits;
 mod build;
 mod distinct;
 mod key_statistics;
 mod matrix;
+mod ranked_rows;
 mod ranks;
 
 pub use distinct::previous_rows;
