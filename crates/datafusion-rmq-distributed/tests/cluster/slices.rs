@@ -15,7 +15,7 @@ use datafusion_distributed::{
     DISTRIBUTED_DATAFUSION_TASK_ID_LABEL, DistributedMetricsFormat, display_plan_ascii,
     rewrite_distributed_plan_with_metrics,
 };
-use datafusion_rmq::{JoinModeChoice, RmqOptions};
+use datafusion_rmq::{ByteSize, JoinModeChoice, RmqOptions};
 use datafusion_rmq_distributed::worker;
 use datafusion_rmq_proto::RmqCodec;
 use futures::StreamExt;
@@ -30,6 +30,14 @@ use crate::support::{CLUSTER, Started, Workers, distributed_with, lines, local, 
 static FORGETFUL: LazyLock<Workers> = LazyLock::new(|| {
     let mut options = RmqOptions::default();
     options.keep_indexes = false;
+    let workers = (0..3).map(|_| start(worker(&RmqCodec::default(), &options)));
+    Workers::new(workers.collect())
+});
+
+/// Workers that read no row ahead: the row groups of a task's files tell what its windows reach.
+static AT_ONCE: LazyLock<Workers> = LazyLock::new(|| {
+    let mut options = RmqOptions::default();
+    options.pruning_memory = ByteSize(1);
     let workers = (0..3).map(|_| start(worker(&RmqCodec::default(), &options)));
     Workers::new(workers.collect())
 });
@@ -133,6 +141,32 @@ async fn tasks_read_what_their_windows_reach() {
     }
 }
 
+/// More rows of a task than are read ahead: its row groups tell what is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_read_no_row_ahead_read_slices() {
+    let folder = tables().await;
+    let one = local();
+    with_tables(&one, &folder).await;
+    let ctx = distributed_with(3, AT_ONCE.clone(), JoinModeChoice::Auto, 64 << 20);
+    with_tables(&ctx, &folder).await;
+    run(&ctx, "SET rmq.pruning_memory = '1'").await;
+    for sql in [
+        "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 100 AND w.k) FROM w",
+        "SELECT w.id, count(*) FROM w JOIN p ON p.g = w.g AND p.k BETWEEN w.k AND w.k + 200 WHERE w.id % 3 = 0 GROUP BY w.id",
+    ] {
+        let Executed {
+            scanned,
+            lines: found,
+            text,
+            ..
+        } = executed(&ctx, sql).await;
+        assert_eq!(scanned.len(), 3, "{text}");
+        let most = scanned.iter().max();
+        assert!(most < Some(&46_000), "{scanned:?}\n{text}");
+        assert_eq!(found, lines(&one, sql).await.expect(sql), "{sql}");
+    }
+}
+
 /// Files are given to tasks in the order of their keys, so that those of a task follow one another: windows of half
 /// a file's keys reach little more than those of the task's files.
 #[tokio::test(flavor = "multi_thread")]
@@ -232,7 +266,12 @@ async fn random_windows_of_tasks_reach_all_that_they_match() {
             write(rows, &select, files, &folder.path().join(name)).await;
         }
         let one = local();
-        let ctx = distributed_with(3, CLUSTER.clone(), JoinModeChoice::Auto, 64 << 20);
+        let reads_ahead = random.below(2) == 0;
+        let workers = if reads_ahead { &CLUSTER } else { &AT_ONCE };
+        let ctx = distributed_with(3, Workers::clone(workers), JoinModeChoice::Auto, 64 << 20);
+        if !reads_ahead {
+            run(&ctx, "SET rmq.pruning_memory = '1'").await;
+        }
         for ctx in [&one, &ctx] {
             for name in ["p", "q"] {
                 register(ctx, name, folder.path()).await;
