@@ -9,6 +9,15 @@ from datafusion_rmq._native import Frame
 __all__ = ["read_frame", "unnamed_levels"]
 
 
+# Types of polars that are none of Arrow's, and why.
+_NO_ARROW = {
+    "Null": "which polars does not export; cast it",
+    "Object": "whose Python objects SQL cannot read",
+    "Int128": "for which Arrow has no type; cast it",
+    "UInt128": "for which Arrow has no type; cast it",
+}
+
+
 def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
     """Reads a table, which errors call `name`. With `index`, its schema says which columns are an index of pandas."""
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
@@ -17,9 +26,10 @@ def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
             raise TypeError(f"{name}: a Series of {library.__name__} is one column, not a table; use to_frame()")
     if polars is not None and isinstance(data, polars.DataFrame):
         for column, kind in data.schema.items():
-            if _has(kind, polars.Null):
-                within = "" if kind == polars.Null else f"{kind}, with "
-                raise TypeError(f"{name}: column {column!r} has the polars type {within}Null, which polars does not export; cast it")
+            for part, reason in _NO_ARROW.items():
+                if _has(kind, getattr(polars, part, None)):
+                    within = "" if str(kind) == part else f"{kind}, with "
+                    raise TypeError(f"{name}: column {column!r} has the polars type {within}{part}, {reason}")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         for column, kind in data.dtypes.items():
             if kind.kind == "c":

@@ -9,7 +9,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::common::Result;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::ident;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
@@ -94,18 +94,15 @@ fn read(
              collect() on a LazyFrame, to_table() on a pyarrow Dataset"
         )));
     }
-    if kind.to_cow()?.starts_with("polars.") && has_objects(data)? {
-        let text = format!(
-            "{name}: a column of the polars type Object holds Python objects, which SQL cannot read"
-        );
-        return Err(PyTypeError::new_err(text));
-    }
     let reader = data
         .extract::<AnyRecordBatch>()
         .and_then(AnyRecordBatch::into_reader);
     let reader = reader.map_err(|error| {
-        // An error that the exporter raised stays as it is.
-        if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyTypeError>(py) {
+        let is_refusal = error.is_instance_of::<PyValueError>(py)
+            || error.is_instance_of::<PyTypeError>(py)
+            || error.is_instance_of::<PyNotImplementedError>(py);
+        // Another error of the exporter stays as it is.
+        if !is_refusal {
             return error;
         }
         let reason = error.value(py);
@@ -150,17 +147,4 @@ fn with_row_numbers(frame: &Frame, columns: &[usize], name: &str) -> Result<Fram
         schema,
         is_numbered: true,
     })
-}
-
-/// Whether a frame of polars has a column of Python objects, of which it would export the addresses as values.
-fn has_objects(frame: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let Ok(types) = frame.getattr(intern!(frame.py(), "dtypes")) else {
-        return Ok(false);
-    };
-    for kind in types.try_iter()? {
-        if kind?.get_type().name()? == "Object" {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -32,11 +32,20 @@ impl AnalyzerRule for OrderedCategories {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
-        if has_categories(&plan)? {
-            carrying_columns(&plan, &Scope::default())?;
-        }
+        check_query(&plan)?;
         Ok(plan)
     }
+}
+
+/// Checks that a plan neither compares nor orders ordered categories.
+///
+/// # Errors
+/// A planning error otherwise.
+pub fn check_query(plan: &LogicalPlan) -> Result<()> {
+    if has_categories(plan)? {
+        carrying_columns(plan, &Scope::default())?;
+    }
+    Ok(())
 }
 
 /// Checks that a table that is made of a query keeps the order of categories, which only columns that are marked do.

@@ -20,7 +20,7 @@ use tokio::sync::RwLock;
 
 use crate::foreign_exec::HideForeignPlans;
 use crate::numbered_rows::NumberRowsInOrder;
-use crate::ordered_categories::{OrderedCategories, check_created};
+use crate::ordered_categories::{OrderedCategories, check_created, check_query};
 use crate::placeholders::{
     cast_updated, check_values, number_question_marks, parenthesize_inserted,
 };
@@ -142,6 +142,8 @@ impl Shared {
         };
         let plan = self.with_frames(frames, planned).await?;
         self.check_target(&plan, frames)?;
+        // Now, as DataFusion analyzes a query when it runs.
+        check_query(&plan)?;
         Ok(plan)
     }
 

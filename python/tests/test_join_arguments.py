@@ -135,7 +135,10 @@ def test_more_errors_at_the_call():
         (pl.Series("v", [1]), "a Series of polars is one column.*to_frame"),
         (pd.Series([1], name="v"), "a Series of pandas is one column.*to_frame"),
         (pd.DataFrame({"a": [1], "z": [1j]}), "column 'z' has complex numbers"),
+        (pd.DataFrame({"a": [1], "z": np.array([1], dtype=np.longdouble)}), "Conversion failed for column z"),
         (pl.DataFrame({"a": [1], "z": [None]}), "column 'z' has the polars type Null"),
+        (pl.DataFrame({"a": [1], "z": pl.Series([1], dtype=pl.Int128)}), "column 'z' has the polars type Int128, for which Arrow has no type"),
+        (pl.DataFrame({"z": pl.Series([[1]], dtype=pl.List(pl.UInt128))}), r"column 'z' has the polars type List\(UInt128\), with UInt128"),
     ],
 )
 def test_frames_that_are_no_tables(frame, message):

@@ -463,9 +463,14 @@ def test_ordered_categories_are_not_compared_as_texts():
         }.items():
             assert con.sql(text).fetchall() == [(expected,)], text
         with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
-            rmq.window_join(data, data, on="k", window=(-1, 0), aggs={"low": ("level", "min")}).fetchall()
+            rmq.window_join(data, data, on="k", window=(-1, 0), aggs={"low": ("level", "min")})
+        for direction in ("backward", "forward"):
+            with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
+                rmq.asof_join(data, data, on="level", direction=direction)
         with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
-            rmq.asof_join(data, data, on="level").fetchall()
+            rmq.overlap_join(data, data, on=("level", "level"))
+        with pytest.raises(rmq.ProgrammingError, match="level is an ordered category"):
+            con.sql("SELECT min(level) FROM data")
         assert con.sql("SELECT max(level::TEXT) FROM data WHERE level = 'low' OR level <> 'low'").fetchall() == [("mid",)]
         assert con.sql("SELECT range_max((SELECT level::TEXT FROM data ORDER BY k), 0, 1)").fetchall() == [("low",)]
         assert con.sql("SELECT frame_max(level::TEXT, 0, 1) OVER (ORDER BY k) FROM data LIMIT 1").fetchall() == [("low",)]

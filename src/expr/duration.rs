@@ -14,6 +14,7 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
+use crate::common::sql_text::literal_text;
 use crate::expr::ticks::length;
 
 const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
@@ -144,7 +145,7 @@ impl ScalarUDFImpl for DaysAsTimeUdf {
 /// An execution error for an interval with months.
 pub(crate) fn days_as_time(interval: IntervalMonthDayNano) -> Result<IntervalMonthDayNano> {
     if interval.months != 0 {
-        let shown = ScalarValue::IntervalMonthDayNano(Some(interval));
+        let shown = literal_text(&ScalarValue::IntervalMonthDayNano(Some(interval)));
         return exec_err!(
             "the difference of two times is compared with {shown}, but months have no one length: compare with days, as \
              a.ts - b.ts <= INTERVAL '30 days', or the times, as a.ts <= b.ts + INTERVAL '1 month'"

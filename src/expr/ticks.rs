@@ -26,7 +26,7 @@ pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
 }
 
 /// The nanoseconds of the days and the time of an interval.
-pub(super) fn length(interval: IntervalMonthDayNano) -> i128 {
+pub(crate) fn length(interval: IntervalMonthDayNano) -> i128 {
     i128::from(interval.days) * NANOSECONDS_PER_DAY + i128::from(interval.nanoseconds)
 }
 

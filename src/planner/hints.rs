@@ -47,6 +47,18 @@ pub(crate) fn of_planning(error: DataFusionError, statement: &Statement) -> Data
              sum(x.v) FROM numbered x WHERE x.n BETWEEN y.n - y.k AND y.n)"
                 .to_string(),
         ),
+        DataFusionError::Plan(text)
+            if text.starts_with("Argument #")
+                && ["got Column(", "got OuterReferenceColumn("]
+                    .iter()
+                    .any(|got| text.contains(got)) =>
+        {
+            Some(
+                "generate_series and range take constants as tables: for columns write unnest, as in q, \
+                 unnest(generate_series(1, q.n)) AS x(v)"
+                    .to_string(),
+            )
+        }
         _ => None,
     };
     match hint {

@@ -4,8 +4,9 @@
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
 //! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
 //! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
-//! subqueries that would have another column's (`subquery_names`), with the clauses of windows that others begin
-//! with (`base_windows`), with the side of semi joins (`semi_joins`), and with types of parameters (`parameter_types`).
+//! subqueries that would have another column's (`subquery_names`) and for outer columns (`outer_names`), with the
+//! clauses of windows that others begin with (`base_windows`), with the side of semi joins (`semi_joins`), and with
+//! types of parameters (`parameter_types`).
 //! `hints` says what to write where DataFusion's errors don't. `memory_limit` has indexes give way in the
 //! session's memory pool.
 
@@ -22,6 +23,7 @@ pub(crate) mod match_conditions;
 pub(crate) mod memory_limit;
 pub(crate) mod nearest_join;
 pub(crate) mod nearest_rows_planner;
+pub(crate) mod outer_names;
 pub(crate) mod over_clause;
 pub(crate) mod parameter_types;
 pub(crate) mod precedence;

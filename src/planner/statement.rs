@@ -21,6 +21,7 @@ use crate::planner::index_statement::prepare_index_statement;
 use crate::planner::match_conditions::edits_of_asof;
 use crate::planner::memory_limit::follow_memory_limit;
 use crate::planner::nearest_join::edits_of_nearest;
+use crate::planner::outer_names::name_outer_columns;
 use crate::planner::over_clause::check_calls;
 use crate::planner::parameter_types::type_parameters;
 use crate::planner::precedence::restore_precedence;
@@ -64,9 +65,9 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
 ///
 /// It knows more than DataFusion's parser and planner: ASOF JOIN anywhere in a statement, also as DuckDB writes it,
 /// `JOIN … NEAREST`, windows that begin with another one (`OVER (w ROWS …)`), parameters of LIMIT in PREPARE, DROP
-/// INDEX, and subqueries in a SELECT list whose name another column has, also a column of `*` if
-/// [`plan_statement`](crate::parts::plan_statement) plans it. `ctx.sql` plans an ASOF JOIN only in
-/// parentheses, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or in a subquery in FROM.
+/// INDEX, outer columns in the SELECT list of a subquery by their name, and subqueries in a SELECT list whose name
+/// another column has, also a column of `*` if [`plan_statement`](crate::parts::plan_statement) plans it. `ctx.sql`
+/// plans an ASOF JOIN only in parentheses, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or in a subquery in FROM.
 ///
 /// # Errors
 /// A syntax error. A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use, for
@@ -203,7 +204,8 @@ fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     check_samples(sql)?;
     let has_other_operands = restore_precedence(sql);
     let has_windows = resolve_base_windows(sql)?;
+    let has_outer = name_outer_columns(sql);
     let has_names = name_subqueries(sql, None);
     let has_sides = name_left_side(sql);
-    Ok(nest_in(sql) || has_other_operands || has_windows || has_names || has_sides)
+    Ok(nest_in(sql) || has_other_operands || has_windows || has_outer || has_names || has_sides)
 }

@@ -72,7 +72,7 @@ impl VisitorMut for Naming<'_> {
     }
 }
 
-fn is_wildcard(item: &SelectItem) -> bool {
+pub(super) fn is_wildcard(item: &SelectItem) -> bool {
     matches!(
         item,
         SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)
@@ -165,9 +165,24 @@ fn name(item: &SelectItem, tables: &[String]) -> Option<String> {
 }
 
 /// The names of the tables in FROM.
-fn tables(select: &Select) -> Vec<String> {
-    let relations = select.from.iter().flat_map(relations);
-    relations.filter_map(table_name).map(normalized).collect()
+pub(super) fn tables(select: &Select) -> Vec<String> {
+    let mut found = vec![];
+    for from in &select.from {
+        add_tables(from, &mut found);
+    }
+    found
+}
+
+fn add_tables(from: &TableWithJoins, found: &mut Vec<String>) {
+    for relation in relations(from) {
+        match relation {
+            TableFactor::NestedJoin {
+                table_with_joins,
+                alias: None,
+            } => add_tables(table_with_joins, found),
+            other => found.extend(table_name(other).map(normalized)),
+        }
+    }
 }
 
 /// The tables and subqueries of one item of FROM.
@@ -183,7 +198,11 @@ pub(super) fn table_name(relation: &TableFactor) -> Option<&Ident> {
             Some(alias) => Some(&alias.name),
             None => name.0.last()?.as_ident(),
         },
-        TableFactor::Derived { alias, .. } => Some(&alias.as_ref()?.name),
+        TableFactor::Derived { alias, .. }
+        | TableFactor::TableFunction { alias, .. }
+        | TableFactor::Function { alias, .. }
+        | TableFactor::UNNEST { alias, .. }
+        | TableFactor::NestedJoin { alias, .. } => Some(&alias.as_ref()?.name),
         _ => None,
     }
 }

@@ -58,6 +58,17 @@ const QUERIES: &[(&str, Naive)] = &[
         ),
     ),
     (
+        "SELECT q.id, x.sym, x.g FROM q CROSS JOIN LATERAL (SELECT p.sym, grouping(p.sym) AS g FROM p WHERE p.ts <= q.ts \
+         GROUP BY ROLLUP (p.sym)) AS x",
+        Rows(
+            "SELECT p.sym, grouping(p.sym) AS g FROM p WHERE p.ts <= q.ts GROUP BY ROLLUP (p.sym)",
+        ),
+    ),
+    (
+        "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.ts = q.ts GROUP BY GROUPING SETS ((p.sym), ()))",
+        Where("true"),
+    ),
+    (
         "SELECT q.id, x.sym, x.m FROM q LEFT JOIN LATERAL (SELECT p.sym, max(p.v) - q.id AS m FROM p WHERE p.ts = q.ts \
          GROUP BY CUBE (p.sym, p.v)) AS x ON true",
         Rows(

@@ -9,15 +9,24 @@
 //!   WHERE p.ts - q.ts < q.seconds * INTERVAL '1 second'
 //!
 //!   WHERE p.ts <= rmq_difference_bound('<', q.ts, INTERVAL '1 second', q.seconds)
+//!
+//!   WHERE q.ts - p.ts < q.seconds * INTERVAL '1 second'
+//!
+//!   WHERE p.ts >= rmq_difference_bound('>', q.ts, INTERVAL '-1 second', q.seconds)
 //! ```
+//!
+//! A product that has only columns of the key's table goes to the key, which is then the bound of the other time, as
+//! the last example shows: a range has one side in its bound.
 //!
 //! One row whose product or sum is beyond all times would end the query in an error. As a bound it is the end of all
 //! times, above or below each key. A conjunct of a filter or of a join may be NULL where it was FALSE.
 
-use arrow::datatypes::{DataType, IntervalMonthDayNano};
+use std::collections::HashSet;
+
+use arrow::datatypes::{DataType, IntervalMonthDayNano, TimeUnit};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result, ScalarValue, TableReference};
 use datafusion::logical_expr::expr::{BinaryExpr, Cast, ScalarFunction};
 use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr};
@@ -27,7 +36,8 @@ use crate::common::options::RmqOptions;
 use crate::expr::duration::DaysAsTimeUdf;
 use crate::expr::interval_bound::{Compared, IntervalBoundUdf};
 use crate::expr::interval_product::IntervalProductUdf;
-use crate::optimizer::condition::{comparison, operator};
+use crate::expr::ticks::{length, nanoseconds, opposite};
+use crate::optimizer::condition::{comparison, operator, swapped};
 use crate::optimizer::logical::condition_parts::split_between;
 
 /// Replaces sums of a time and a product that keys are compared with in filters and joins, and products that
@@ -141,7 +151,7 @@ fn as_bound(conjunct: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
             continue;
         };
         let data_type = sum.time.get_type(schema)?;
-        let DataType::Timestamp(_, zone) = &data_type else {
+        let DataType::Timestamp(unit, zone) = &data_type else {
             continue;
         };
         // The days of a zone may have fewer hours, or more, but those of a difference have 24.
@@ -152,12 +162,58 @@ fn as_bound(conjunct: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
         if !is_length || !is_number || key.get_type(schema)? != data_type {
             continue;
         }
-        let (time, factor) = (sum.time.clone(), sum.factor.clone());
+        let factor = sum.factor.clone();
+        // A sum is rounded down to the unit of the time, which the other side of the comparison is not.
+        let has_ticks = match &factor_type {
+            DataType::Int64 => length(sum.interval) % nanoseconds(*unit) == 0,
+            _ => *unit == TimeUnit::Nanosecond,
+        };
+        let is_exact = of == Compared::Difference || has_ticks;
+        if is_exact
+            && is_of_tables_of(sum.factor, key, sum.time)
+            && let Some(interval) = opposite(sum.interval)
+        {
+            let (comparison, bound) = IntervalBoundUdf::call(
+                Compared::Difference,
+                swapped(comparison),
+                key.clone(),
+                interval,
+                factor,
+            );
+            let time = sum.time.clone();
+            return Ok(Some(binary_expr(time, operator(comparison), bound)));
+        }
         let (comparison, bound) =
-            IntervalBoundUdf::call(of, comparison, time, sum.interval, factor);
+            IntervalBoundUdf::call(of, comparison, sum.time.clone(), sum.interval, factor);
         return Ok(Some(binary_expr(key.clone(), operator(comparison), bound)));
     }
     Ok(None)
+}
+
+/// Whether an expression has columns, all of them of tables of `one`, and none of tables of `other`.
+fn is_of_tables_of(expr: &Expr, one: &Expr, other: &Expr) -> bool {
+    let (Some(of), Some(one), Some(other)) = (tables(expr), tables(one), tables(other)) else {
+        return false;
+    };
+    !of.is_empty() && of.is_subset(&one) && of.is_disjoint(&other)
+}
+
+/// The tables of the columns of an expression. `None` if a column has none.
+fn tables(expr: &Expr) -> Option<HashSet<&TableReference>> {
+    let mut found = Some(HashSet::new());
+    let visited = expr.apply(|e| {
+        if let Expr::Column(column) | Expr::OuterReferenceColumn(_, column) = e {
+            found = found
+                .take()
+                .zip(column.relation.as_ref())
+                .map(|(mut found, table)| {
+                    found.insert(table);
+                    found
+                });
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    found.filter(|_| visited.is_ok())
 }
 
 /// A time plus or minus a product.
@@ -178,11 +234,7 @@ impl<'a> Sum<'a> {
             _ => return None,
         };
         let interval = if *op == Operator::Minus {
-            IntervalMonthDayNano::new(
-                interval.months,
-                interval.days.checked_neg()?,
-                interval.nanoseconds.checked_neg()?,
-            )
+            opposite(interval)?
         } else {
             interval
         };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::common::{Result, ScalarValue};
+use datafusion::functions_aggregate::count::count_all;
 use datafusion::logical_expr::utils::powerset;
 use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, Projection, Union, lit};
 
@@ -23,13 +24,15 @@ pub(super) fn united(aggregate: &Aggregate) -> Result<Option<LogicalPlan>> {
         }
     };
     let inputs = sets.into_iter().map(|set| {
-        let grouped = Aggregate::try_new(
-            Arc::clone(&aggregate.input),
-            set.clone(),
-            aggregate.aggr_expr.clone(),
-        )?;
+        let mut aggregates = aggregate.aggr_expr.clone();
+        if set.is_empty() && aggregates.is_empty() {
+            // DataFusion has no aggregate of neither, which has one row.
+            aggregates.push(count_all());
+        }
+        let grouped = Aggregate::try_new(Arc::clone(&aggregate.input), set.clone(), aggregates)?;
         let mut keys = columns(grouped.schema.columns());
-        let values = keys.split_off(keys.len() - aggregate.aggr_expr.len());
+        let mut values = keys.split_off(keys.len() - grouped.aggr_expr.len());
+        values.truncate(aggregate.aggr_expr.len());
         let fields = aggregate.schema.fields();
         let mut exprs = vec![];
         let mut is_missing = 0_u64;
