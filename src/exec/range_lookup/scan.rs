@@ -44,7 +44,7 @@ pub(crate) enum RelationScan {
 pub(crate) struct PlannedScan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
     /// Its table in the version that it had when the scan was planned.
-    stated: Option<StatedTable>,
+    stated: Option<Arc<StatedTable>>,
     /// How many rows that is by this version.
     pub(super) rows: Option<u64>,
     /// The rows at the beginning that are not needed.
@@ -198,7 +198,7 @@ pub(crate) async fn plan_table_scan(
     match stated.filter(StatedTable::is_present) {
         Some(stated) => Ok(RelationScan::Plan(PlannedScan {
             rows: Some(stated.version.rows()),
-            stated: Some(stated),
+            stated: Some(Arc::new(stated)),
             ..PlannedScan::of(plan?)
         })),
         None => RelationScan::of_plan(plan?),
