@@ -87,6 +87,7 @@ pub use common::options::{
     SessionRole,
 };
 pub use common::range_function::{IndexKind, RangeFunction, RangeResult, RangeStatistic};
+pub use exec::common::pieces::scan_of_files;
 pub use kept::catalog::SharedIndexes;
 pub use kept::named_index::NamedIndex;
 pub use kept::table_version::{TableVersion, VersionedTable};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::catalog::TableProvider;
+use datafusion::physical_plan::ExecutionPlan;
 
 /// A table provider that states the version of its rows, so that indexes of its columns are kept between queries.
 ///
@@ -28,6 +29,24 @@ pub trait VersionedTable: TableProvider {
     /// them.
     fn repeats_order(&self) -> bool {
         false
+    }
+
+    /// A plan of the rows of these parts alone, which are given by their ids. `scan` is a plan that a scan of this
+    /// table has returned, perhaps of an older version: the same columns are read, and the same filters applied. Where
+    /// it is a scan of files, [`scan_of_files`](crate::scan_of_files) makes the plan.
+    ///
+    /// Of rows that are appended, only these are read then. A table with such plans promises that they, and all its
+    /// scans that repeat the order, return the rows in the order of the parts, partition after partition. Rows that are
+    /// kept of a scan in other partitions are sorted anew, so scans should have as many for few parts as for many.
+    ///
+    /// `None`, always, if the table has no such plans. Then range functions read all rows and index those that are
+    /// added, and range joins sort all rows anew.
+    fn scan_of_parts(
+        &self,
+        _scan: &Arc<dyn ExecutionPlan>,
+        _parts: &[&[u8]],
+    ) -> Option<Arc<dyn ExecutionPlan>> {
+        None
     }
 }
 
@@ -106,6 +125,39 @@ impl fmt::Debug for TableVersion {
     }
 }
 
+/// A table in a version that it has stated.
+#[derive(Debug, Clone)]
+pub(crate) struct StatedTable {
+    table: Arc<dyn TableProvider>,
+    known: VersionedType,
+    pub(crate) version: TableVersion,
+}
+
+impl StatedTable {
+    /// Whether the table has this version now.
+    pub(crate) fn is_present(&self) -> bool {
+        (self.known.version)(self.table.as_ref()).as_ref() == Some(&self.version)
+    }
+
+    /// Whether scans of the table repeat the order of its rows.
+    pub(crate) fn repeats_order(&self) -> bool {
+        (self.known.repeats_order)(self.table.as_ref())
+    }
+
+    /// The plan of the parts of this version whose numbers `is_read` selects, made of a scan of it.
+    pub(crate) fn scan_of_parts(
+        &self,
+        scan: &Arc<dyn ExecutionPlan>,
+        is_read: &dyn Fn(usize) -> bool,
+    ) -> Option<Arc<dyn ExecutionPlan>> {
+        let parts = self.version.parts.iter().enumerate();
+        let parts = parts.filter(|(number, _)| is_read(*number));
+        let ids: Vec<&[u8]> = parts.map(|(_, part)| part.id.as_ref()).collect();
+        let plan = (self.known.scan_of_parts)(self.table.as_ref(), scan, &ids)?;
+        (plan.schema() == scan.schema()).then_some(plan)
+    }
+}
+
 /// The types of table providers that state versions. A `TableProvider` can only be asked for its own type, not for a
 /// trait.
 #[derive(Default)]
@@ -116,7 +168,17 @@ struct VersionedType {
     id: TypeId,
     name: &'static str,
     version: fn(&dyn TableProvider) -> Option<TableVersion>,
-    repeats_order: fn(&dyn TableProvider) -> Option<bool>,
+    repeats_order: fn(&dyn TableProvider) -> bool,
+    scan_of_parts: ScanOfParts,
+}
+
+type ScanOfParts =
+    fn(&dyn TableProvider, &Arc<dyn ExecutionPlan>, &[&[u8]]) -> Option<Arc<dyn ExecutionPlan>>;
+
+impl fmt::Debug for VersionedType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 impl VersionedTypes {
@@ -126,7 +188,10 @@ impl VersionedTypes {
             id: TypeId::of::<T>(),
             name: type_name::<T>(),
             version: |table| table.downcast_ref::<T>()?.version(),
-            repeats_order: |table| Some(table.downcast_ref::<T>()?.repeats_order()),
+            repeats_order: |table| table.downcast_ref::<T>().is_some_and(T::repeats_order),
+            scan_of_parts: |table, scan, parts| {
+                table.downcast_ref::<T>()?.scan_of_parts(scan, parts)
+            },
         };
         let mut types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if types.iter().all(|known| known.id != added.id) {
@@ -139,17 +204,17 @@ impl VersionedTypes {
         self.types().is_empty()
     }
 
-    /// The version that a table states now.
-    pub(crate) fn version(&self, table: &dyn TableProvider) -> Option<TableVersion> {
-        let types = self.types();
-        types.iter().find_map(|known| (known.version)(table))
-    }
-
-    /// Whether scans of a table repeat the order of its rows.
-    pub(crate) fn repeats_order(&self, table: &dyn TableProvider) -> bool {
-        let types = self.types();
-        let repeats = types.iter().find_map(|known| (known.repeats_order)(table));
-        repeats.unwrap_or(false)
+    /// A table in the version that it states now.
+    pub(crate) fn stated(&self, table: &Arc<dyn TableProvider>) -> Option<StatedTable> {
+        let types = self.types().into_iter();
+        let mut stated = types.filter_map(|known| {
+            Some(StatedTable {
+                version: (known.version)(table.as_ref())?,
+                table: Arc::clone(table),
+                known,
+            })
+        });
+        stated.next()
     }
 
     /// A copy, so that no lock is held while a provider is called.
@@ -161,9 +226,6 @@ impl VersionedTypes {
 
 impl fmt::Debug for VersionedTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let types = self.types();
-        f.debug_list()
-            .entries(types.iter().map(|t| t.name))
-            .finish()
+        f.debug_list().entries(self.types()).finish()
     }
 }

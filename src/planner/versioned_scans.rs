@@ -48,7 +48,7 @@ pub(super) fn versioned(plan: LogicalPlan, catalog: &Arc<IndexCatalog>) -> Resul
         };
         // Other sources have planners of their own.
         let table = source_as_provider(&scan.source).ok();
-        let stated = |table: &_| catalog.versioned().version(Arc::as_ref(table)).is_some();
+        let stated = |table: &_| catalog.versioned().stated(table).is_some();
         let Some(table) = table.filter(stated) else {
             return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
         };
@@ -123,15 +123,13 @@ impl TableProvider for StatedVersion {
         session: &dyn Session,
         args: ScanArgs<'a>,
     ) -> Result<ScanResult> {
-        let versioned = self.catalog.versioned();
-        let version = || versioned.version(self.table.as_ref());
+        let stated = self.catalog.versioned().stated(&self.table);
         let filters = args.filters().unwrap_or_default().to_vec();
         // Which rows a limit returns is another thing each time.
         let is_repeated = args.limit().is_none() && filters.iter().all(is_immutable);
         let columns = args.projection().map(<[usize]>::to_vec);
-        let before = version().filter(|_| is_repeated);
         let scan = self.table.scan_with_args(session, args).await?.into_inner();
-        let Some(version) = before.filter(|before| version().as_ref() == Some(before)) else {
+        let Some(stated) = stated.filter(|stated| is_repeated && stated.is_present()) else {
             return Ok(scan.into());
         };
         let scan = in_its_order(scan, session.config_options())?;
@@ -139,7 +137,7 @@ impl TableProvider for StatedVersion {
         let partitions = (session.config().target_partitions(), partitions);
         // The trait promises the order of all rows in one partition.
         let is_promised = filters.is_empty() && partitions == (1, 1);
-        let is_in_order = is_promised || versioned.repeats_order(self.table.as_ref());
+        let is_in_order = is_promised || stated.repeats_order();
         let schema = self.schema();
         let request = ScanRequest {
             columns: columns.unwrap_or_else(|| (0..schema.fields().len()).collect()),
@@ -147,7 +145,7 @@ impl TableProvider for StatedVersion {
             filters,
             partitions,
         };
-        let scan = VersionedScanExec::new(scan, version, request, is_in_order);
+        let scan = VersionedScanExec::new(scan, stated, request, is_in_order);
         Ok(ScanResult::new(Arc::new(scan)))
     }
 

@@ -62,6 +62,7 @@ mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;
+mod versioned_files;
 mod versions;
 mod window_frames;
 mod zoned_times;

@@ -15,6 +15,7 @@ use rmq_testing::{Random, cases};
 
 use crate::appended::{Work, answer, without_keeping};
 use crate::kept::{self, explained, joining, named};
+use crate::kept_append;
 use crate::staleness::numbers;
 use crate::support::{bigint, cpu_session, error, run, set};
 
@@ -31,6 +32,8 @@ struct Parts {
     is_stated: bool,
     /// Whether scans repeat the order of rows.
     repeats_order: bool,
+    /// Whether some parts can be scanned alone.
+    reads_parts: bool,
     /// Rows that are stated and do not exist.
     wrong_rows: u64,
 }
@@ -43,8 +46,27 @@ impl Parts {
             partitions: 1,
             is_stated: true,
             repeats_order: true,
+            reads_parts: true,
             wrong_rows: 0,
         }
+    }
+
+    fn scan_of(
+        &self,
+        parts: &[(u64, Vec<i64>)],
+        projection: Option<Vec<usize>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let batches = parts.iter().map(|(_, values)| {
+            let v = numbers(values.iter().copied());
+            let w = numbers((0..).take(values.len()));
+            RecordBatch::try_new(self.schema(), vec![v, w]).expect("two columns")
+        });
+        let batches: Vec<_> = batches.collect();
+        let most = batches.len().div_ceil(self.partitions).max(1);
+        let mut partitions: Vec<_> = batches.chunks(most).map(<[_]>::to_vec).collect();
+        partitions.resize(self.partitions.max(partitions.len()), vec![]);
+        let scan = MemorySourceConfig::try_new_exec(&partitions, self.schema(), projection)?;
+        Ok(scan)
     }
 
     fn register(self, ctxs: &[&SessionContext]) -> Arc<Self> {
@@ -80,19 +102,7 @@ impl TableProvider for Parts {
         _filters: &[Expr],
         _limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let parts = self.parts.lock().unwrap();
-        let batches = parts.iter().map(|(_, values)| {
-            let v = numbers(values.iter().copied());
-            let w = numbers((0..).take(values.len()));
-            RecordBatch::try_new(self.schema(), vec![v, w]).expect("two columns")
-        });
-        let batches: Vec<_> = batches.collect();
-        let most = batches.len().div_ceil(self.partitions).max(1);
-        let mut partitions: Vec<_> = batches.chunks(most).map(<[_]>::to_vec).collect();
-        partitions.resize(self.partitions.max(partitions.len()), vec![]);
-        let scan =
-            MemorySourceConfig::try_new_exec(&partitions, self.schema(), projection.cloned())?;
-        Ok(scan)
+        self.scan_of(&self.parts.lock().unwrap(), projection.cloned())
     }
 }
 
@@ -111,6 +121,24 @@ impl VersionedTable for Parts {
 
     fn repeats_order(&self) -> bool {
         self.repeats_order
+    }
+
+    fn scan_of_parts(
+        &self,
+        scan: &Arc<dyn ExecutionPlan>,
+        ids: &[&[u8]],
+    ) -> Option<Arc<dyn ExecutionPlan>> {
+        let parts = self.parts.lock().unwrap();
+        let part = |id: &&[u8]| parts.iter().find(|(known, _)| known.to_le_bytes() == **id);
+        let read: Vec<_> = ids
+            .iter()
+            .map(|id| part(id).cloned())
+            .collect::<Option<_>>()?;
+        let schema = scan.schema();
+        let columns = schema.fields().iter();
+        let columns = columns.map(|field| self.schema().index_of(field.name()));
+        let scan = self.scan_of(&read, Some(columns.collect::<Result<_, _>>().ok()?));
+        scan.ok().filter(|_| self.reads_parts)
     }
 }
 
@@ -240,6 +268,38 @@ async fn range_joins_keep_rows_while_the_version_is_the_same() {
     }
 }
 
+/// Rows of parts that are added are sorted alone, if these can be scanned alone and rows have an order.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_rows_grow_with_their_table() {
+    let (ctx, plain) = joining_sessions().await;
+    let many = |rows: i64| (0..rows).map(|i| i * 37 % 23).collect::<Vec<_>>();
+    for (reads_parts, repeats_order) in [(true, true), (false, true), (true, false)] {
+        for (i, sql) in JOINS.iter().enumerate() {
+            let partitions = 1 + i % 3;
+            let table = Parts {
+                partitions,
+                repeats_order,
+                reads_parts,
+                ..Parts::new(
+                    &format!("{reads_parts} {i}"),
+                    vec![(1, many(4000)), (2, many(1000))],
+                )
+            };
+            let table = table.register(&[&ctx, &plain]);
+            found(&ctx, &plain, sql).await;
+            table.add(3, many(700));
+            let grows = reads_parts && repeats_order;
+            let told = explained(&ctx, "EXPLAIN", sql).await;
+            assert_eq!(told == ["kept"], grows, "{sql}");
+            let (expected, ..) = kept_append::answer(&plain, sql).await;
+            let (rows, segments, built) = kept_append::answer(&ctx, sql).await;
+            assert_eq!(rows, expected, "{sql}");
+            assert_eq!(segments == 2, grows, "{sql}");
+            assert_eq!(built <= 700, grows, "{sql}: {built}");
+        }
+    }
+}
+
 /// Values are added to rows in the order in which these were sorted, however rules would divide the scan for either
 /// join.
 #[tokio::test(flavor = "multi_thread")]
@@ -358,13 +418,18 @@ fn changes_in_any_order_leave_no_stale_answer() {
         let mut next_id = 0_u64;
         let mut part = |random: &mut Random| {
             next_id += 1;
-            let rows = [0, 1, 2, 30, 300][random.below(5)];
+            let rows = [0, 1, 2, 30, 300, 2500][random.below(6)];
             let values = (0..rows).map(|_| random.below(50) as i64);
             (next_id, values.collect::<Vec<_>>())
         };
         runtime.block_on(async {
             let (ctx, plain) = joining_sessions().await;
-            let mut table = Parts::new("0", vec![]).register(&[&ctx, &plain]);
+            let reads_parts = random.below(4) > 0;
+            let table = Parts {
+                reads_parts,
+                ..Parts::new("0", vec![])
+            };
+            let mut table = table.register(&[&ctx, &plain]);
             for step in 0..40 {
                 match random.below(8) {
                     0..4 => {
@@ -384,6 +449,7 @@ fn changes_in_any_order_leave_no_stale_answer() {
                         let copy = Parts {
                             partitions: 1 + random.below(3),
                             repeats_order: random.below(2) == 0,
+                            reads_parts,
                             ..Parts::new(&id, parts)
                         };
                         table = copy.register(&[&ctx, &plain]);

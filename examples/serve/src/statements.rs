@@ -13,7 +13,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{DFParser, Statement as Parsed};
-use datafusion::sql::sqlparser::ast::{Statement, visit_relations};
+use datafusion::sql::sqlparser::ast::{Query, SetExpr, Statement, visit_relations};
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_postgres::DfSessionService;
 use datafusion_postgres::arrow_pg::datatypes::df::encode_dataframe;
@@ -291,7 +291,11 @@ fn read_only(parsed: &Parsed, text: &str) -> PgWireResult<Statement> {
         _ => return Err(refused(text)),
     };
     let reads = match statement.as_ref() {
-        Statement::Query(_) => true,
+        Statement::Query(query) => !writes(query),
+        Statement::Declare { stmts } if !explained => {
+            let mut queries = stmts.iter().filter_map(|cursor| cursor.for_query.as_ref());
+            !queries.any(|query| writes(query))
+        }
         _ if explained => false,
         // Options of the session have dots in their names.
         Statement::Set(set) => !set.to_string().contains('.'),
@@ -304,7 +308,6 @@ fn read_only(parsed: &Parsed, text: &str) -> PgWireResult<Statement> {
                 | Statement::StartTransaction { .. }
                 | Statement::Commit { .. }
                 | Statement::Rollback { .. }
-                | Statement::Declare { .. }
                 | Statement::Fetch { .. }
                 | Statement::Close { .. }
         ),
@@ -314,6 +317,14 @@ fn read_only(parsed: &Parsed, text: &str) -> PgWireResult<Statement> {
     } else {
         Err(refused(text))
     }
+}
+
+/// Whether this is `WITH … INSERT` or the like, which the parser takes for a query.
+fn writes(query: &Query) -> bool {
+    matches!(
+        query.body.as_ref(),
+        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
+    )
 }
 
 /// Whether a query names tables, and none of Postgres' catalog.

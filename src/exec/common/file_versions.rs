@@ -76,10 +76,15 @@ async fn head(
         }
         GetResultPayload::Stream(_) => None,
     };
-    let now = found.meta;
+    // A store within another may answer with the path there.
+    let now = ObjectMeta {
+        location: file,
+        ..found.meta
+    };
     if (now.size, now.last_modified) != (known.size, known.last_modified) {
         return exec_err!(
-            "the file {file} {whose} changed while a query over it was running or being planned; run the query again"
+            "the file {} {whose} changed while a query over it was running or being planned; run the query again",
+            now.location
         );
     }
     Ok((now, local))

@@ -1,23 +1,26 @@
-//! A plan over some of the pieces of its scan: batches of a table in memory, or files.
+//! A plan over some of the pieces of its scan: batches of a table in memory, files, or parts that a table states.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Result, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::object_store::path::Path;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 
 use crate::exec::common::file_versions::planned_files;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::exec::common::versioned_scan::VersionedScanExec;
 
 /// The same plan over those pieces of its scan whose numbers `is_read` selects.
 ///
 /// # Errors
-/// DataFusion's, if an operator can't have another input.
+/// An internal error if a table can't scan some of its parts. DataFusion's, if an operator can't have another input.
 pub(crate) fn over_pieces(
     plan: &Arc<dyn ExecutionPlan>,
     is_read: &dyn Fn(usize) -> bool,
@@ -27,6 +30,12 @@ pub(crate) fn over_pieces(
             let hidden = over_pieces(rows.hidden(), is_read)?;
             return Ok(Transformed::yes(Arc::new(rows.over(hidden)) as _));
         }
+        if let Some(scan) = operator.downcast_ref::<VersionedScanExec>() {
+            let Some(scan) = scan.over_parts(is_read) else {
+                return internal_err!("a table can't scan some of its parts");
+            };
+            return Ok(Transformed::yes(Arc::new(scan) as _));
+        }
         let Some(scan) = operator.downcast_ref::<DataSourceExec>() else {
             return Ok(Transformed::no(operator));
         };
@@ -35,11 +44,38 @@ pub(crate) fn over_pieces(
             return Ok(Transformed::yes(over_batches(memory, is_read)?));
         }
         match source.downcast_ref::<FileScanConfig>() {
-            Some(files) => Ok(Transformed::yes(over_files(files, is_read))),
+            Some(files) => {
+                let numbers = planned_files(files).into_iter().zip(0..);
+                let numbers: HashMap<_, usize> = numbers.map(|(m, n)| (&m.location, n)).collect();
+                let is_read = |file: &Path| numbers.get(file).is_some_and(|n| is_read(*n));
+                Ok(Transformed::yes(over_files(files, &is_read)))
+            }
             None => Ok(Transformed::no(operator)),
         }
     });
     replaced.data()
+}
+
+/// The same plan over those files whose paths `is_read` selects, for a [`VersionedTable`](crate::VersionedTable) whose
+/// parts are files. Its operators have to return the rows of each file whatever other files there are. `None` if
+/// anything but files is scanned.
+#[must_use]
+pub fn scan_of_files(
+    scan: &Arc<dyn ExecutionPlan>,
+    is_read: &dyn Fn(&Path) -> bool,
+) -> Option<Arc<dyn ExecutionPlan>> {
+    let replaced = Arc::clone(scan).transform_up(|operator| {
+        if !operator.children().is_empty() || operator.is::<EmptyExec>() {
+            return Ok(Transformed::no(operator));
+        }
+        let source = operator.downcast_ref::<DataSourceExec>();
+        let files = source.and_then(|source| source.data_source().downcast_ref());
+        match files.filter(|_| operator.fetch().is_none()) {
+            Some(files) => Ok(Transformed::yes(over_files(files, is_read))),
+            None => internal_err!("not a scan of all rows of files"),
+        }
+    });
+    replaced.data().ok()
 }
 
 fn over_batches(
@@ -62,18 +98,19 @@ fn over_batches(
     )?)
 }
 
-fn over_files(files: &FileScanConfig, is_read: &dyn Fn(usize) -> bool) -> Arc<dyn ExecutionPlan> {
-    let numbers = planned_files(files).into_iter().zip(0..);
-    let numbers: HashMap<_, usize> = numbers.map(|(meta, n)| (&meta.location, n)).collect();
+fn over_files(files: &FileScanConfig, is_read: &dyn Fn(&Path) -> bool) -> Arc<dyn ExecutionPlan> {
     let groups = files.file_groups.iter().map(|group| {
-        let read = group.iter().filter(|file| {
-            let number = numbers.get(&file.object_meta.location);
-            number.is_some_and(|number| is_read(*number))
-        });
+        let read = group
+            .iter()
+            .filter(|file| is_read(&file.object_meta.location));
         FileGroup::new(read.cloned().collect())
     });
     let mut groups: Vec<FileGroup> = groups.collect();
     groups.retain(|group| !group.is_empty());
+    if groups.is_empty() {
+        // A plan has a partition.
+        groups.push(FileGroup::default());
+    }
     let scan = FileScanConfigBuilder::from(files.clone()).with_file_groups(groups);
     DataSourceExec::from_data_source(scan.build())
 }

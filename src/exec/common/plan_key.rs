@@ -220,10 +220,10 @@ impl<'a> ScanPlan<'a> {
         })
     }
 
-    /// Whether these are the rows of one table in memory or in files, so that a plan reads some of its pieces alone
+    /// Whether these are the rows of one table, so that a plan may read some of its pieces alone
     /// ([`over_pieces`](crate::exec::common::pieces::over_pieces)).
     pub(crate) fn has_pieces(&self) -> bool {
-        self.stated.is_empty() && self.memory.len() + self.files.len() == 1
+        self.memory.len() + self.files.len() + self.stated.len() == 1
     }
 
     /// The number of rows, if a table in memory is scanned and nothing else.
@@ -414,7 +414,7 @@ impl<'a> ScanPlan<'a> {
             partitions: *partitions,
         }));
         self.is_in_order &= scan.is_in_order;
-        self.stated.push(&scan.version);
+        self.stated.push(&scan.stated.version);
         let schema = scan.schema();
         let columns = columns.iter().zip(schema.fields());
         columns

@@ -8,20 +8,21 @@ use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::common::sql_text::tree_text;
 use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
-use crate::kept::table_version::TableVersion;
+use crate::kept::table_version::StatedTable;
 
 /// Returns the rows of the scan of a [`VersionedTable`](crate::VersionedTable), by whose version range joins keep them.
 /// No rule looks into the scan: another division of it would return the rows in another order.
 #[derive(Debug)]
 pub(crate) struct VersionedScanExec {
     hidden: Arc<dyn ExecutionPlan>,
-    /// The version of the table when the scan was planned.
-    pub(crate) version: TableVersion,
+    /// The table in the version that it had when the scan was planned.
+    pub(crate) stated: StatedTable,
     pub(crate) request: ScanRequest,
     /// Whether the rows of a version come in the same order each time they are requested so.
     pub(crate) is_in_order: bool,
@@ -43,13 +44,13 @@ pub(crate) struct ScanRequest {
 impl VersionedScanExec {
     pub(crate) fn new(
         hidden: Arc<dyn ExecutionPlan>,
-        version: TableVersion,
+        stated: StatedTable,
         request: ScanRequest,
         is_in_order: bool,
     ) -> Self {
         Self {
             hidden,
-            version,
+            stated,
             request,
             is_in_order,
         }
@@ -59,11 +60,23 @@ impl VersionedScanExec {
     pub(crate) fn hidden(&self) -> &Arc<dyn ExecutionPlan> {
         &self.hidden
     }
+
+    /// The same scan of those parts whose numbers `is_read` selects; `None` if the table has none of some parts.
+    pub(crate) fn over_parts(&self, is_read: &dyn Fn(usize) -> bool) -> Option<Self> {
+        let hidden = self.stated.scan_of_parts(&self.hidden, is_read)?;
+        Some(self.over(hidden))
+    }
+
+    fn over(&self, hidden: Arc<dyn ExecutionPlan>) -> Self {
+        let (stated, request) = (self.stated.clone(), self.request.clone());
+        Self::new(hidden, stated, request, self.is_in_order)
+    }
 }
 
 impl DisplayAs for VersionedScanExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let (parts, rows) = (self.version.parts().len(), self.version.rows());
+        let version = &self.stated.version;
+        let (parts, rows) = (version.parts().len(), version.rows());
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 let operators = operators_text(self.hidden.as_ref());
@@ -95,13 +108,11 @@ impl ExecutionPlan for VersionedScanExec {
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         let hidden = reset_plan_states(Arc::clone(&self.hidden))?;
-        let (version, request) = (self.version.clone(), self.request.clone());
-        Ok(Arc::new(Self::new(
-            hidden,
-            version,
-            request,
-            self.is_in_order,
-        )))
+        Ok(Arc::new(self.over(hidden)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        self.hidden.metrics()
     }
 
     fn statistics_from_inputs(

@@ -293,8 +293,7 @@ impl<'a> IndexBuilder<'a> {
         let label = &self.required.label;
         match &self.required.source {
             RelationSource::Table { provider, .. } => {
-                let versioned = self.required.catalog.versioned();
-                read_version(label, scan, provider, versioned, self.context).await
+                read_version(label, scan, provider, self.context).await
             }
             RelationSource::Sent { plan, key: Some(_) } => {
                 version_of_files(label, plan, self.context).await

@@ -185,12 +185,11 @@ pub(crate) async fn load_columns(
             }
         }
     }
-    if let Some(version) = &planned.stated
-        && rows as u64 != version.rows()
+    if let Some(stated) = planned.rows
+        && rows as u64 != stated
     {
         return exec_err!(
-            "the scan of {relation} has returned {rows} rows, where its version states {}: see datafusion_rmq::VersionedTable",
-            version.rows()
+            "the scan of {relation} has returned {rows} rows, where its version states {stated}: see datafusion_rmq::VersionedTable"
         );
     }
     Ok(LoadedColumns::new(loaded, memory))

@@ -24,7 +24,7 @@ use crate::common::column_ref::ColumnRef;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::kept::table_version::{TableVersion, VersionedTypes};
+use crate::kept::table_version::{StatedTable, VersionedTypes};
 use crate::kept::version::{FileVersion, Span, Version};
 
 /// How the required columns of a relation are read.
@@ -43,8 +43,10 @@ pub(crate) enum RelationScan {
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedScan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
-    /// The version that its table stated when the scan was planned.
-    pub(super) stated: Option<TableVersion>,
+    /// Its table in the version that it had when the scan was planned.
+    stated: Option<Arc<StatedTable>>,
+    /// How many rows that is by this version.
+    pub(super) rows: Option<u64>,
     /// The rows at the beginning that are not needed.
     pub(super) skipped: usize,
 }
@@ -74,14 +76,17 @@ impl RelationScan {
                 })
             }
             Self::Plan(whole) => {
-                if let Some(version) = &whole.stated {
-                    let before = version.parts().get(..first)?.iter().map(|part| part.rows);
-                    let skipped = usize::try_from(before.sum::<u64>()).ok()?;
-                    let tail = PlannedScan {
-                        skipped,
-                        ..whole.clone()
-                    };
-                    return (version.parts().len() == pieces).then_some(Self::Plan(tail));
+                if let Some(stated) = &whole.stated {
+                    if stated.version.parts().len() != pieces {
+                        return None;
+                    }
+                    let mut tail = whole.clone();
+                    if let Some(plan) = stated.scan_of_parts(&whole.plan, &|part| part >= first) {
+                        (tail.plan, tail.rows) = (plan, Some(span.size));
+                    } else {
+                        tail.skipped = usize::try_from(whole.rows? - span.size).ok()?;
+                    }
+                    return Some(Self::Plan(tail));
                 }
                 let source = whole.plan.downcast_ref::<DataSourceExec>()?;
                 let files = source.data_source().downcast_ref::<FileScanConfig>()?;
@@ -130,6 +135,7 @@ impl PlannedScan {
         Self {
             plan,
             stated: None,
+            rows: None,
             skipped: 0,
         }
     }
@@ -180,7 +186,7 @@ pub(crate) async fn plan_table_scan(
     if let Some(table) = provider.downcast_ref::<MemTable>() {
         return RelationScan::of_table(table, &projection).await;
     }
-    let version = versioned.version(provider.as_ref());
+    let stated = versioned.stated(provider);
     let plan = match session.as_any().downcast_ref::<SessionState>() {
         Some(state) => {
             let state = scan_state(state)?;
@@ -189,9 +195,10 @@ pub(crate) async fn plan_table_scan(
         None => provider.scan(session, Some(&projection), &[], None).await,
     };
     // The scan is of the version before and after it is planned, if these are the same.
-    match version.filter(|version| versioned.version(provider.as_ref()).as_ref() == Some(version)) {
-        Some(version) => Ok(RelationScan::Plan(PlannedScan {
-            stated: Some(version),
+    match stated.filter(StatedTable::is_present) {
+        Some(stated) => Ok(RelationScan::Plan(PlannedScan {
+            rows: Some(stated.version.rows()),
+            stated: Some(Arc::new(stated)),
             ..PlannedScan::of(plan?)
         })),
         None => RelationScan::of_plan(plan?),
@@ -266,7 +273,6 @@ pub(crate) async fn read_version(
     table: &str,
     scan: &RelationScan,
     provider: &Arc<dyn TableProvider>,
-    versioned: &VersionedTypes,
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
     let scan = match scan {
@@ -280,12 +286,11 @@ pub(crate) async fn read_version(
             }));
         }
         RelationScan::Plan(PlannedScan {
-            stated: Some(version),
+            stated: Some(stated),
             ..
         }) => {
-            let now = versioned.version(provider.as_ref());
-            let now = now.filter(|now| now == version).map(Version::from_stated);
-            return Ok(now.map(ScanVersion::new));
+            let version = || ScanVersion::new(Version::from_stated(stated.version.clone()));
+            return Ok(stated.is_present().then(version));
         }
         RelationScan::Plan(scan) => &scan.plan,
     };

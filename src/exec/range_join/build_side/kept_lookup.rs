@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept_side::{
@@ -139,6 +140,11 @@ impl KeptLookup {
         }
         let number = stay + usize::from(has_rest);
         if number < 2 || kept.rows.searches.justify_sorting(rows) {
+            return None;
+        }
+        let is_rest = |piece: usize| segment_of[piece] == stay;
+        if has_rest && over_pieces(&self.plan, &is_rest).is_err() {
+            // A table that can't scan some of its parts.
             return None;
         }
         Some(Division {

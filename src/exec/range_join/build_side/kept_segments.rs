@@ -12,11 +12,11 @@
 //! (`kept/growth.rs`). Once searching several segments instead of one has taken as long as sorting all rows, all are
 //! sorted anew.
 //!
-//! The batches or files of the kept version must be among those of the new one, in the same order
-//! (`Version::added_since`). Those of a table with several partitions, and files by their names, may come between them,
-//! which no join can use in which the order of equal keys decides. The rest is read by the same plan over these batches
-//! or files alone (`over_pieces`), which are never moved into the order of their keys. Values of a segment have the
-//! version of its batches.
+//! The pieces of the kept version (batches, files, or parts that a table states) must be among those of the new one, in
+//! the same order (`Version::added_since`). Those of a table with several partitions, and files by their names, may
+//! come between them, which no join can use in which the order of equal keys decides. The rest is read by the same
+//! plan over these pieces alone (`over_pieces`), which are never moved into the order of their keys. Values of a
+//! segment have the version of its batches.
 //!
 //! A segment is built for the partial aggregates of spill runs (`MergePlan`), with the range key as another value, and
 //! each probe batch is taken through all segments at once: `Partials` merge their aggregates, with the number of the
@@ -48,7 +48,7 @@ pub(crate) struct KeptSegments<S> {
     /// Where they are sorted.
     pub(crate) target: Target,
     pub(crate) parts: Vec<SegmentPart<S>>,
-    /// The number of the segment that has the rows of each batch or file.
+    /// The number of the segment that has the rows of each piece.
     pub(crate) segment_of: Vec<usize>,
     /// Rows of the scan, about.
     pub(crate) rows: usize,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
@@ -14,6 +14,7 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::exec::common::guards::{against_filters, optimize_guarded};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::exec::common::versioned_scan::VersionedScanExec;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
 use crate::exec::range_join::reach::window_reach::Reach;
@@ -82,7 +83,13 @@ fn pushed(
     counts: ReachCounts,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let reached = ReachedRowsExec::new(Arc::clone(build), reach, conditions, counts);
+    // The scan of a version, which is looked into as nothing of these rows is kept.
+    let shown = Arc::clone(build).transform_up(|plan| {
+        let scan = plan.downcast_ref::<VersionedScanExec>();
+        let hidden = scan.map(|scan| Transformed::yes(Arc::clone(scan.hidden())));
+        Ok(hidden.unwrap_or_else(|| Transformed::no(plan)))
+    })?;
+    let reached = ReachedRowsExec::new(shown.data, reach, conditions, counts);
     let rule = FilterPushdown::new_post_optimization();
     optimize_guarded(&rule, against_filters, Arc::new(reached), config)
 }
