@@ -43,6 +43,13 @@ const FAULTS: &[Fault] = &[
         right: &["NULL"],
         wrong: &["0"],
     },
+    // A constant of the side of an outer join that has NULLs is taken for one in all rows, which need no order.
+    Fault {
+        options: &[],
+        sql: "SELECT t.id, row_number() OVER (ORDER BY x.c DESC NULLS LAST, t.id) FROM t LEFT JOIN (SELECT 7 AS c, id FROM t WHERE v = 6) AS x ON t.id = x.id",
+        right: &["1 | 2", "2 | 1"],
+        wrong: &["1 | 1", "2 | 2"],
+    },
     // The NULL that `x <> x` is where `x` is NULL is lost beside another condition.
     Fault {
         options: &[],

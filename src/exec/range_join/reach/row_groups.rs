@@ -158,8 +158,8 @@ async fn statistics_of_file(
         let field = table.field(*column);
         let in_file = schema.column_with_name(field.name());
         let is_ordered =
-            |(_, from): &(usize, &Field)| keeps_order(from.data_type(), field.data_type());
-        if in_file.filter(is_ordered).is_none() {
+            |(_, from): (usize, &Field)| keeps_order(from.data_type(), field.data_type());
+        if !in_file.is_some_and(is_ordered) {
             continue;
         }
         let of_column = StatisticsConverter::try_new(field.name(), &schema, about.schema_descr())?
