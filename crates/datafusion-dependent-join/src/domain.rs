@@ -61,10 +61,10 @@ pub(crate) fn source(
             // where a row of that has no match.
             let has_all = |(_, input): &(usize, &LogicalPlan)| are_of(&exprs, input);
             if let Some((i, input)) = plan.inputs().into_iter().enumerate().find(has_all) {
-                let of_nulls = over_nulls(&exprs, input)?;
-                return match source(input, exprs, repeats_rows)? {
-                    Some((rows, exprs)) if i > 0 => with_row(rows, exprs, of_nulls).map(Some),
-                    found => Ok(found),
+                let of_nulls = (i > 0).then(|| over_nulls(&exprs, input)).transpose()?;
+                return match (source(input, exprs, repeats_rows)?, of_nulls) {
+                    (Some((rows, exprs)), Some(row)) => with_row(rows, exprs, row).map(Some),
+                    (found, _) => Ok(found),
                 };
             }
         }

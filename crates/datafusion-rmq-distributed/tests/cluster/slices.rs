@@ -141,6 +141,20 @@ async fn tasks_read_what_their_windows_reach() {
     }
 }
 
+/// Each task reads little more than its slice, and the answer is that of one node.
+async fn reads_little(ctx: &SessionContext, one: &SessionContext, sql: &str) {
+    let Executed {
+        scanned,
+        lines: found,
+        text,
+        ..
+    } = executed(ctx, sql).await;
+    assert_eq!(scanned.len(), 3, "{text}");
+    let most = scanned.iter().max();
+    assert!(most < Some(&46_000), "{scanned:?}\n{text}");
+    assert_eq!(found, lines(one, sql).await.expect(sql), "{sql}");
+}
+
 /// More rows of a task than are read ahead: its row groups tell what is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_read_no_row_ahead_read_slices() {
@@ -154,16 +168,7 @@ async fn tasks_that_read_no_row_ahead_read_slices() {
         "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 100 AND w.k) FROM w",
         "SELECT w.id, count(*) FROM w JOIN p ON p.g = w.g AND p.k BETWEEN w.k AND w.k + 200 WHERE w.id % 3 = 0 GROUP BY w.id",
     ] {
-        let Executed {
-            scanned,
-            lines: found,
-            text,
-            ..
-        } = executed(&ctx, sql).await;
-        assert_eq!(scanned.len(), 3, "{text}");
-        let most = scanned.iter().max();
-        assert!(most < Some(&46_000), "{scanned:?}\n{text}");
-        assert_eq!(found, lines(&one, sql).await.expect(sql), "{sql}");
+        reads_little(&ctx, &one, sql).await;
     }
 }
 
@@ -179,16 +184,7 @@ async fn tasks_have_files_that_follow_one_another() {
         "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 4999 AND w.k) FROM w",
         "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.g = w.g AND p.k BETWEEN w.k AND w.k + 4999) FROM w",
     ] {
-        let Executed {
-            scanned,
-            lines: found,
-            text,
-            ..
-        } = executed(&ctx, sql).await;
-        assert_eq!(scanned.len(), 3, "{text}");
-        let most = scanned.iter().max();
-        assert!(most < Some(&46_000), "{scanned:?}\n{text}");
-        assert_eq!(found, lines(&one, sql).await.expect(sql), "{sql}");
+        reads_little(&ctx, &one, sql).await;
     }
     // Windows that reach most of the keys: what is sent once is less than what each task would read.
     let sql = "SELECT w.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN w.k - 90000 AND w.k + 90000) FROM w";

@@ -19,7 +19,7 @@ use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::{Segment, SegmentedRows};
 use crate::exec::range_join::build_side::persisted::PersistedSide;
 use crate::exec::range_join::build_side::side::BuildSide;
-use crate::exec::range_join::build_side::sort_and_index::{SortAndIndex, sort_and_index};
+use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::{KeptOn, RangeJoinEngine};
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -179,10 +179,9 @@ impl BuildSideBuilder {
 
     /// Sorts and indexes rows on the CPU, or adds their values to rows that are sorted. Keeps them for later queries.
     pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
-        let threads = self.options.threads();
         let Some(keeper) = &self.keeper else {
-            let devices = Some(self.engine.copy_devices(&self.options));
-            return sort_and_index(&self.columns, rows, &self.metrics, threads, devices).await;
+            let indexer = self.indexer();
+            return blocking(move |waiting| indexer(waiting).run_alone(rows)).await;
         };
         let kept = match &self.kept {
             // Otherwise these may be other rows.

@@ -38,19 +38,9 @@ pub(crate) async fn sort_and_index(
     rows: CollectedRows,
     metrics: &BuildMetrics,
     threads: usize,
-    devices: Option<CopyDevices>,
 ) -> Result<BuildSide> {
     let (columns, metrics) = (columns.clone(), metrics.clone());
-    let work = move |waiting| {
-        let indexer = SortAndIndex {
-            columns,
-            metrics,
-            threads,
-            devices,
-            waiting,
-        };
-        indexer.run_alone(rows)
-    };
+    let work = move |waiting| sort_and_index_blocking(columns, rows, metrics, threads, waiting);
     blocking(work).await
 }
 
@@ -98,8 +88,8 @@ struct Sorted {
 }
 
 impl SortAndIndex {
-    /// Sorts and indexes rows of which nothing is kept. Frees the collected rows.
-    fn run_alone(&self, rows: CollectedRows) -> Result<BuildSide> {
+    /// Sorts and indexes rows that are not kept. Frees the collected rows.
+    pub(super) fn run_alone(&self, rows: CollectedRows) -> Result<BuildSide> {
         let memory = rows.memory.new_empty();
         let (sorted, prepared) = self.run(rows)?;
         let row_order = self.row_order(&sorted, &prepared)?;

@@ -92,8 +92,8 @@ fn parquet_source(
 }
 
 /// The extremes of columns of a table in each row group that a scan of its files reads, as far as they are known,
-/// except row groups of which its filter leaves no row, or in which one of the columns is NULL in all rows; `None` if
-/// the scan is not of Parquet files.
+/// except row groups without a row that passes its filter, or in which one of the columns is NULL in all rows; `None`
+/// if the scan is not of Parquet files.
 ///
 /// # Errors
 /// Those of the files.

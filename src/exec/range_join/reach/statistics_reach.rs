@@ -22,7 +22,7 @@ use rmq_engine::Comparison;
 
 type Bounds = Vec<(Comparison, PhysicalExprRef)>;
 
-/// The reach of all windows of a probe side, of which no row has been read; `None` if statistics tell nothing.
+/// The reach of all windows of a probe side, before its rows are read; `None` if statistics tell nothing.
 ///
 /// # Errors
 /// If a bound is of another type than the range key.

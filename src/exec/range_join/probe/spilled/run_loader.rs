@@ -148,7 +148,7 @@ impl RunLoader {
             memory,
         };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.threads);
-        let built = sort_and_index(columns, rows, metrics, threads, None).await?;
+        let built = sort_and_index(columns, rows, metrics, threads).await?;
         Ok(Arc::new(built))
     }
 
