@@ -72,21 +72,18 @@
 mod common;
 mod exec;
 mod expr;
-mod index;
 mod kept;
 pub mod logical_plan;
 mod optimizer;
 mod planner;
 mod range_agg;
 mod session;
-mod sorted;
 mod table_functions;
 
 pub use common::options::{
     ByteSize, DeviceList, EngineChoice, JoinModeChoice, PruningChoice, RangeJoinChoice, RmqOptions,
     SessionRole,
 };
-pub use common::range_function::{IndexKind, RangeFunction, RangeResult, RangeStatistic};
 pub use exec::common::pieces::scan_of_files;
 pub use kept::catalog::SharedIndexes;
 pub use kept::named_index::NamedIndex;
@@ -94,6 +91,9 @@ pub use kept::table_version::{TableVersion, VersionedTable};
 pub use planner::memory_limit::follow_memory_limit;
 pub use planner::query_planning::plan;
 pub use planner::statement::{sql, sql_to_statement};
+pub use rmq_arrow::common::range_function::{
+    IndexKind, RangeFunction, RangeResult, RangeStatistic,
+};
 pub use rmq_engine::{Comparison, Extreme, RangeEnd};
 pub use session::{
     SessionStateBuilderExt, register, register_keeping_query_planner, register_versioned,
@@ -147,6 +147,6 @@ pub mod parts {
 }
 
 #[doc(hidden)]
-pub use index::devices::{DeviceEngine, DeviceSource};
+pub use rmq_arrow::index::devices::{DeviceEngine, DeviceSource};
 #[doc(hidden)]
 pub use session::register_with_devices;

@@ -25,7 +25,6 @@ use datafusion_dependent_join::{
 
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
-use crate::common::range_function::RangeFunction;
 use crate::expr::abs::AbsUdf;
 use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::distance::DistanceUdf;
@@ -76,6 +75,7 @@ use crate::table_functions::range_join::RangeJoinFunction;
 use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;
 use crate::table_functions::rmq_indexes::IndexesFunction;
+use rmq_arrow::common::range_function::RangeFunction;
 use rmq_engine::Extreme;
 
 /// Registers range queries with a session that is being built.
@@ -478,7 +478,7 @@ pub fn register_versioned<T: VersionedTable>(ctx: &SessionContext) -> Result<()>
 #[doc(hidden)]
 pub fn register_with_devices(
     ctx: &SessionContext,
-    devices: Arc<dyn crate::index::devices::DeviceSource>,
+    devices: Arc<dyn rmq_arrow::index::devices::DeviceSource>,
 ) {
     let indexes = Arc::new(IndexCatalog::new(devices));
     register_with(ctx, Planner::Replace(vec![]), indexes);

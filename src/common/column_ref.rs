@@ -14,7 +14,7 @@ use datafusion::common::{
 };
 use futures::FutureExt;
 
-use crate::common::ordered_type::check_ordered;
+use rmq_arrow::common::ordered_type::check_ordered;
 
 /// A column of a registered table, with the table's full name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -19,12 +19,13 @@ use datafusion::logical_expr::{
     window_doc_sections::DOC_SECTION_ANALYTICAL,
 };
 
-use crate::common::range_function::RangeFunction;
-use crate::common::ranges::{check_argument_count, coerce_bound};
 use crate::expr::key_frame::key_positions;
-use crate::index::column_index::ColumnIndex;
-use crate::index::sort_keys::Chunks;
-use crate::index::threshold::check_comparable;
+use crate::expr::range_udf::document_last;
+use rmq_arrow::common::range_function::RangeFunction;
+use rmq_arrow::common::ranges::{check_argument_count, coerce_bound};
+use rmq_arrow::index::column_index::ColumnIndex;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::index::threshold::check_comparable;
 
 /// What the bounds of a frame are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -198,7 +199,7 @@ fn document(function: RangeFunction, bounds: FrameBounds) -> Documentation {
     .with_argument("value", "Any expression of an ordered type")
     .with_argument(l, of_l)
     .with_argument(r, of_r);
-    let docs = function.document_last(docs);
+    let docs = document_last(function, docs);
     docs.with_sql_example(format!(
         "SELECT {name}(close, {example}{shown_last}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
     ))

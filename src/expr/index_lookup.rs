@@ -16,9 +16,9 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 
-use crate::common::range_function::RangeFunction;
 use crate::common::unique_id::unique_id;
 use crate::kept::ready_index::ReadyIndex;
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// The id of a run of a plan, as a column, unique among those of all processes that execute parts of the plan. The rows
 /// of the run share its memory, whose reference count tells whether the run has ended.

@@ -17,6 +17,7 @@ pub(crate) mod key_frame;
 pub(crate) mod late_error;
 pub(crate) mod nullable;
 pub(crate) mod order_key;
+pub(crate) mod order_statistic;
 pub(crate) mod parts;
 pub(crate) mod range_calls;
 pub(crate) mod range_udf;

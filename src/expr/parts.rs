@@ -4,7 +4,6 @@
 use arrow::datatypes::DataType;
 use datafusion::logical_expr::{AggregateUDF, Expr, ScalarUDF};
 
-use crate::common::range_function::RangeFunction;
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::distance::DistanceUdf;
 use crate::expr::duration::{DaysAsTimeUdf, SecondsUdf};
@@ -19,6 +18,7 @@ use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::expr::shifted_bound::{ShiftedBoundUdf, ZonedSumUdf};
 use crate::expr::text_range::{TextRange, TextRangeUdf};
 use crate::expr::total_order::TotalOrderUdaf;
+use rmq_arrow::common::range_function::RangeFunction;
 use rmq_engine::{Comparison, Extreme};
 
 /// The functions that rules put into plans and that are known by their name: a session that executes such plans

@@ -9,14 +9,14 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
+    ColumnarValue, Documentation, DocumentationBuilder, Expr, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
 };
 
 use crate::common::column_ref::Names;
-use crate::common::range_function::RangeFunction;
-use crate::common::ranges::{check_argument_count, coerce_bound};
-use crate::index::threshold::check_comparable;
+use rmq_arrow::common::range_function::RangeFunction;
+use rmq_arrow::common::ranges::{check_argument_count, coerce_bound};
+use rmq_arrow::index::threshold::check_comparable;
 
 /// One of the range functions, `range_min` and its like, as a scalar function.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -172,11 +172,22 @@ fn document(function: RangeFunction) -> Documentation {
     .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")
     .with_argument("l", "The first position, an integer; positions count the table's rows from 0 in scan order")
     .with_argument("r", "The last position, an integer");
-    let docs = function.document_last(docs);
+    let docs = document_last(function, docs);
     docs.with_sql_example(format!(
         "SELECT {name}('prices.close', {arguments}) FROM windows"
     ))
     .build()
+}
+
+/// Adds the argument after the bounds to documentation, if the function has one.
+pub(crate) fn document_last(
+    function: RangeFunction,
+    docs: DocumentationBuilder,
+) -> DocumentationBuilder {
+    match function.last_argument() {
+        Some(last) => docs.with_argument(last.name, last.description),
+        None => docs,
+    }
 }
 
 /// The text of a literal first argument.

@@ -13,14 +13,14 @@ use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
 use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
-use crate::common::range_function::IndexKind;
-use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
 use crate::kept::named_index::NamedIndex;
 use crate::kept::pruned_reads::PrunedReads;
 use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
 use crate::kept::table_version::VersionedTypes;
 use crate::kept::version::Version;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use rmq_engine::EngineError;
 
 /// What a session keeps, and the devices that some of it is stored on.

@@ -9,10 +9,10 @@ use std::time::Instant;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use crate::common::range_function::IndexKind;
-use crate::index::devices::Target;
 use crate::kept::named_index::NamedIndex;
 use crate::kept::version::Version;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::devices::Target;
 
 /// What a session keeps between queries: the index of a column, or the sorted rows of a range join's build side.
 pub(crate) trait Kept: Any + Debug + Send + Sync {

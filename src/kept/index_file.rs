@@ -27,10 +27,10 @@ use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 
-use crate::common::errors::engine_error;
 use crate::common::identity::Identity;
 use crate::common::unique_id::unique_id;
-use crate::common::workers::Workers;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::common::workers::Workers;
 use rmq_engine::cpu::HugePageBuf;
 
 const MAGIC: [u8; 8] = *b"rmqindex";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use datafusion::common::{Result, resources_err};
 
-use crate::common::range_function::RangeFunction;
-use crate::index::key_index::{Answer, KeyIndex};
 use crate::kept::reserved_index::ReservedIndex;
+use rmq_arrow::common::range_function::RangeFunction;
+use rmq_arrow::index::key_index::{Answer, KeyIndex};
 
 /// An index, and whether the CPU engine may answer if its devices fail.
 #[derive(Debug, Clone)]

@@ -8,10 +8,10 @@ use arrow::array::ArrayRef;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::index::column_index::ColumnIndex;
 use crate::kept::growth::parts_that_stay;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::version::{Span, Version};
+use rmq_arrow::index::column_index::ColumnIndex;
 
 /// An index and the memory reserved for it, which is released when the last user drops it.
 #[derive(Debug)]

@@ -25,10 +25,10 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::inputs::inputs_of;
-use crate::common::range_function::RangeFunction;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunId};
 use crate::logical_plan::node_methods::node_methods;
 use crate::logical_plan::range_lookup::Source;
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// An index, and the expression that queries it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

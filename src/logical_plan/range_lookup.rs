@@ -28,9 +28,9 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::inputs::inputs_of;
-use crate::common::range_function::RangeFunction;
 use crate::common::sql_text::sql_text;
 use crate::logical_plan::node_methods::node_methods;
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// The rows that positions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]

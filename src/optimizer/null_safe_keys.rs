@@ -11,7 +11,7 @@
 use datafusion::common::{Result, ScalarValue};
 
 use crate::optimizer::condition::Operand;
-use crate::sorted::groups::Groups;
+use rmq_arrow::sorted::groups::Groups;
 
 /// The pairs of keys that are equal where `ours`, of the schema of the probe side, is not distinct from `theirs`, of
 /// that of the build side. `None` for types that rows can't be grouped by.

@@ -14,9 +14,9 @@ use datafusion::common::Result;
 use datafusion::functions::string;
 use datafusion::logical_expr::ScalarUDF;
 
-use crate::common::ordered_type::value_type;
 use crate::expr::text_range::{TextRange, TextRangeUdf};
 use crate::optimizer::condition::{Open, Operand, Range, Sides, swapped};
+use rmq_arrow::common::ordered_type::value_type;
 use rmq_engine::Comparison;
 
 impl<E: Operand + PartialEq> Sides<'_, E> {

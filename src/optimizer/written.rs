@@ -15,8 +15,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::projection::ProjectionExec;
 
-use crate::common::ordered_type::value_type;
 use crate::common::sql_text::{physical_text, sql_text};
+use rmq_arrow::common::ordered_type::value_type;
 
 /// A condition between two sides.
 pub(crate) fn written(expr: &Expr, one: &DFSchema, other: &DFSchema) -> String {

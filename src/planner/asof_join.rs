@@ -36,7 +36,6 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use crate::common::options::RmqOptions;
-use crate::common::ordered_type::is_ordered;
 use crate::optimizer::condition::{comparison, key_and_bound};
 use crate::optimizer::logical::common::outer_columns::to_outer;
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
@@ -44,6 +43,7 @@ use crate::planner::asof_outer::outer_join;
 use crate::planner::match_conditions::Kept;
 use crate::planner::over_clause::check_calls;
 use crate::planner::using_columns::{name_tables, with_copies};
+use rmq_arrow::common::ordered_type::is_ordered;
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
 pub(crate) fn nest_in(sql: &mut impl VisitMut) -> bool {

@@ -18,8 +18,6 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use crate::common::column_ref::{ColumnRef, Names};
 use crate::common::options::RmqOptions;
-use crate::common::ordered_type::check_ordered;
-use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::exec::create_index::{CreateIndexExec, expect_rows};
 use crate::kept::named_index::NamedIndex;
 use crate::logical_plan::create_index::CreateIndex;
@@ -27,6 +25,8 @@ use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableCol
 use crate::planner::index_schema::SchemaOfIndexes;
 use crate::planner::registration::Registration;
 use crate::planner::versioned_scans::versioned;
+use rmq_arrow::common::ordered_type::check_ordered;
+use rmq_arrow::common::range_function::{RangeFunction, RangeResult};
 use rmq_engine::Extreme;
 
 /// How the statement is called in errors.

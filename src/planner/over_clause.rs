@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use datafusion::common::{Result, plan_err};
 use datafusion::sql::sqlparser::ast::{Expr, Function, Visit, Visitor};
 
-use crate::common::range_function::RangeFunction;
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// Checks that no scalar range function has an OVER clause, and that each window function has one.
 ///

@@ -13,7 +13,6 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::column_ref::{ColumnRef, Names};
-use crate::common::range_function::RangeFunction;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_lookup::call::PhysicalCall;
@@ -26,6 +25,7 @@ use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::prepare_indexes::{PrepareIndexes, with_fresh_slots};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// Plans the range lookups of one query. All calls on one table share a [`Relation`], so that they read one version of
 /// it.

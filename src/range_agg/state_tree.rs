@@ -23,10 +23,10 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::common::array_bytes::array_bytes;
-use crate::common::row_number::{row_number, row_range};
-use crate::common::workers::Workers;
 use crate::range_agg::states::StateFunction;
+use rmq_arrow::common::array_bytes::array_bytes;
+use rmq_arrow::common::row_number::{row_number, row_range};
+use rmq_arrow::common::workers::Workers;
 
 /// The nodes below a node: of 16, which take a fifth less memory, a range would merge more than twice as many states.
 const FAN_OUT: usize = 4;

@@ -13,8 +13,8 @@ use datafusion::datasource::ViewTable;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF, lit};
 
 use crate::common::column_ref::Names;
-use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::expr::range_udf::{RangeUdf, column_text};
+use rmq_arrow::common::range_function::{RangeFunction, RangeResult};
 use rmq_engine::Extreme;
 
 /// A description of the four arguments for error messages.

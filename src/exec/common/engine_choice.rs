@@ -8,8 +8,8 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, plan_datafusion_err};
 
 use crate::common::options::{EngineChoice, RmqOptions};
-use crate::index::devices::{DeviceEngine, Target};
 use crate::kept::catalog::IndexCatalog;
+use rmq_arrow::index::devices::{DeviceEngine, Target};
 use rmq_engine::cost_model::{self, Choice, Workload};
 use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 

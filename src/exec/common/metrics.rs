@@ -6,7 +6,7 @@ use datafusion::physical_plan::metrics::{
     Count, ExecutionPlanMetricsSet, MetricBuilder, MetricCategory, MetricType, Time, Timestamp,
 };
 
-use crate::common::array_bytes::arrays_bytes;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// The metrics that all operators have, of one partition: those of DataFusion's `BaselineMetrics`, but `output_bytes`
 /// counts the bytes of the rows returned. DataFusion counts the whole buffers of each batch, and batches may be slices

@@ -7,7 +7,7 @@ use arrow::compute::BatchCoalescer;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
-use crate::common::dictionaries::has_few_keys;
+use rmq_arrow::common::dictionaries::has_few_keys;
 
 /// Merges small batches, if possible.
 pub(crate) struct OutputBatches {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use crate::common::errors::engine_error;
 use crate::common::options::{EngineChoice, RmqOptions};
-use crate::index::column_statistics::ColumnStatistics;
-use crate::index::devices::DeviceEngine;
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::reserved_index::DeviceBytes;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::index::column_statistics::ColumnStatistics;
+use rmq_arrow::index::devices::DeviceEngine;
 
 /// For fewer rows devices are not opened, which takes longer than the CPU to answer.
 const MIN_ROWS_TO_OPEN: usize = 1 << 22;

@@ -7,11 +7,11 @@
 use arrow::compute::SortOptions;
 use rmq_engine::{Extreme, RangeEnd};
 
-use crate::common::range_function::IndexKind;
 use crate::exec::range_join::order_statistic::order_statistic;
-use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::AggregateKind;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::threshold::ThresholdTest;
 
 /// A structure that is built of a value column. All aggregates of the column share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use arrow::compute::{filter_record_batch, take};
 use datafusion::common::Result;
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
-use crate::common::ranges::Ranges;
 use crate::expr::key_bound::KeyBoundUdf;
+use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::Comparison;
 
 /// Evaluates a bound over all rows of a batch of the probe side.

@@ -4,7 +4,7 @@ use std::ops::Add;
 
 use arrow::array::RecordBatch;
 
-use crate::common::array_bytes::arrays_bytes;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// A number of rows and the bytes of their columns.
 #[derive(Debug, Clone, Copy, Default)]

@@ -4,9 +4,9 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::ordered_type::{is_ranked, key_layout};
 use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
+use rmq_arrow::common::ordered_type::{is_ranked, key_layout};
 use rmq_engine::Addends;
 
 /// Why devices can't run a join, in a few words; `None` if they can. They run it as a whole: they sort the build rows,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result};
 
-use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
-use crate::index::cpu_fallback::device_failure;
-use crate::index::devices::{DeviceEngine, Target};
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::reserved_index::DeviceBytes;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::index::cpu_fallback::device_failure;
+use rmq_arrow::index::devices::{DeviceEngine, Target};
 
 /// The devices that the engine choice selected for a build side.
 #[derive(Debug, Clone)]

@@ -10,16 +10,16 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::{EngineChoice, RmqOptions};
-use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::aggregate_table::AggregateEntry;
 use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
 use crate::exec::range_join::devices::JoinDevices;
-use crate::index::devices::Target;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_join::RangeJoinSpec;
+use rmq_arrow::common::ordered_type::key_bytes;
+use rmq_arrow::index::devices::Target;
 
 /// Bytes of the narrowest keys.
 const MIN_KEY_BYTES: usize = 4;

@@ -1,7 +1,8 @@
 //! Which calls of accumulators are order statistics.
 
+use crate::expr::order_statistic::order_statistic_of;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
-use crate::range_agg::order_statistics::OrderStatistic;
+use rmq_arrow::range_agg::order_statistics::OrderStatistic;
 
 /// The statistic that a call computes of its only column, if it is one.
 pub(crate) fn order_statistic(call: &AccumulatorCall) -> Option<OrderStatistic> {
@@ -15,5 +16,5 @@ pub(crate) fn order_statistic(call: &AccumulatorCall) -> Option<OrderStatistic> 
     };
     // Only the direction matters: ORDER BY is by the value, or by what was cast to it.
     let is_descending = call.order_by.first().is_some_and(|by| !by.ascending);
-    OrderStatistic::of_function(&call.function, call.is_distinct, percentile, is_descending)
+    order_statistic_of(&call.function, call.is_distinct, percentile, is_descending)
 }

@@ -23,12 +23,12 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
-use crate::common::dictionaries::fit;
-use crate::common::row_number::row_numbers;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_threshold::{RowThreshold, renumbered, renumbered_column};
 use crate::logical_plan::nearest_rows::RowLimit;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::dictionaries::fit;
+use rmq_arrow::common::row_number::row_numbers;
+use rmq_arrow::range_agg::values::Values;
 
 /// The most rows of each segment that are merged for a probe row.
 const MAX_MERGED_ROWS: usize = 1 << 10;

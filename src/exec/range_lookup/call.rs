@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 
-use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::exec::range_lookup::relation::Relation;
+use rmq_arrow::common::range_function::{RangeFunction, RangeResult};
 use rmq_engine::RangeEnd;
 
 /// A call of a range function in physical expressions.

@@ -6,7 +6,6 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
 use crate::common::options::EngineChoice;
-use crate::common::ordered_type::{is_ranked, value_type};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::FileRows;
@@ -16,12 +15,13 @@ use crate::exec::range_lookup::index_builder::{
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents};
 use crate::exec::range_lookup::required::{IndexId, IndexUse};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
-use crate::index::chunk_extremes::{Block, ChunkExtremes};
-use crate::index::column_index::ColumnIndex;
-use crate::index::devices::Target;
-use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::Chunks;
 use crate::kept::reserved_index::ReservedIndex;
+use rmq_arrow::common::ordered_type::{is_ranked, value_type};
+use rmq_arrow::index::chunk_extremes::{Block, ChunkExtremes};
+use rmq_arrow::index::column_index::ColumnIndex;
+use rmq_arrow::index::devices::Target;
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::sort_keys::Chunks;
 
 impl IndexBuilder<'_> {
     /// Reads the extremes of the chunks of columns: those that another process has written, and of others all rows.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::exec::range_lookup::file_rows::{FileRows, ParquetFiles};
 use crate::exec::range_lookup::index_builder::{
     ColumnsRead, IndexBuilder, LoadedChunks, MissingIndex, MissingIndexes, PreparedIndex,
@@ -14,8 +13,9 @@ use crate::exec::range_lookup::index_builder::{
 use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns, load_columns};
 use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents, PersistedValues};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
-use crate::index::column_index::ColumnIndex;
 use crate::kept::reserved_index::IndexPart;
+use rmq_arrow::common::dictionaries::has_few_keys;
+use rmq_arrow::index::column_index::ColumnIndex;
 
 /// Columns of at least this many rows are read by several tasks.
 const ROWS_OF_TASKS: usize = 1 << 18;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 
-use crate::common::ranges::Ranges;
 use crate::exec::range_lookup::file_rows::{AskedColumn, FileRows};
-use crate::index::chunk_extremes::Block;
-use crate::index::column_index::ColumnIndex;
-use crate::index::key_index::Answer;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::chunk_extremes::Block;
+use rmq_arrow::index::column_index::ColumnIndex;
+use rmq_arrow::index::key_index::Answer;
 
 /// A column of files, one of whose extremes is asked.
 #[derive(Debug)]

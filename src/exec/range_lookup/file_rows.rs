@@ -24,19 +24,19 @@ use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::ordered_type::key_bytes;
-use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::joined;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::parquet_metadata::{CONCURRENT_FOOTERS, parquet_metadata};
 use crate::exec::range_lookup::loaded_columns::{ColumnMemory, LoadedColumns};
 use crate::exec::range_lookup::required::{IndexId, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
-use crate::index::chunk_extremes::{BLOCK_ROWS, Block};
-use crate::index::key_index::{Answer, KeyIndex};
-use crate::index::sort_keys::Chunks;
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::version::FileVersion;
+use rmq_arrow::common::ordered_type::key_bytes;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::chunk_extremes::{BLOCK_ROWS, Block};
+use rmq_arrow::index::key_index::{Answer, KeyIndex};
+use rmq_arrow::index::sort_keys::Chunks;
 use rmq_engine::Extreme;
 
 /// The Parquet files of a table, in the order of their rows.

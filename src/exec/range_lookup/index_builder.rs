@@ -11,10 +11,7 @@ use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
 
-use crate::common::errors::engine_error;
 use crate::common::options::RmqOptions;
-use crate::common::ordered_type::value_type;
-use crate::common::range_function::IndexKind;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::common::statistic_copies::CopyDevices;
@@ -26,16 +23,19 @@ use crate::exec::range_lookup::persisted_columns::{ColumnFile, PersistedValues};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndex, RequiredIndexes};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion, read_version, version_of_files};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
-use crate::index::chunk_extremes::ChunkExtremes;
-use crate::index::column_index::ColumnIndex;
-use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
-use crate::index::devices::{DeviceEngine, Target};
-use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::Chunks;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::ready_index::ReadyIndex;
 use crate::kept::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::kept::version::Span;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::common::ordered_type::value_type;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::chunk_extremes::ChunkExtremes;
+use rmq_arrow::index::column_index::ColumnIndex;
+use rmq_arrow::index::cpu_fallback::{device_failure, is_out_of_device_memory};
+use rmq_arrow::index::devices::{DeviceEngine, Target};
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::sort_keys::Chunks;
 
 /// An index that is ready to be queried.
 #[derive(Debug, Clone)]

@@ -4,13 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::common::column_ref::ColumnRef;
-use crate::common::range_function::IndexKind;
 use crate::exec::common::plan_key::RepeatedPlan;
-use crate::index::devices::Target;
 use crate::kept::entries::{Description, Kept, KeptMemory};
 use crate::kept::named_index::NamedIndex;
 use crate::kept::reserved_index::ReservedIndex;
 use crate::kept::version::Version;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::devices::Target;
 
 /// What tells an index from others over the same version of its table: the column, what it answers and the engine.
 #[derive(Debug, Clone)]

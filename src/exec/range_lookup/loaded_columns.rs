@@ -14,8 +14,8 @@ use futures::StreamExt;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_lookup::scan::RelationScan;
-use crate::index::sort_keys::Chunks;
 use crate::kept::catalog::IndexCatalog;
+use rmq_arrow::index::sort_keys::Chunks;
 
 /// Columns in memory, each as a sequence of arrays.
 #[derive(Debug)]

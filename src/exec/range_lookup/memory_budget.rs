@@ -7,9 +7,9 @@ use arrow::datatypes::DataType;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool};
 
 use crate::common::options::ByteSize;
-use crate::common::ordered_type::is_ranked;
-use crate::index::key_index::KeyIndex;
 use crate::kept::catalog::IndexCatalog;
+use rmq_arrow::common::ordered_type::is_ranked;
+use rmq_arrow::index::key_index::KeyIndex;
 
 /// The memory that indexes of columns may take.
 pub(crate) struct MemoryBudget<'a> {

@@ -6,7 +6,7 @@ use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, Gauge, 
 
 use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
 use crate::exec::range_lookup::index_builder::{Origin, PreparedIndex};
-use crate::index::key_index::Answer;
+use rmq_arrow::index::key_index::Answer;
 
 /// Metrics of one partition.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::EngineChoice;
-use crate::common::range_function::{IndexKind, RangeFunction};
 use crate::exec::range_lookup::call::PhysicalCall;
 use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -20,6 +19,7 @@ use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::expr::index_lookup::IndexSlot;
 use crate::kept::catalog::SharedIndexes;
+use rmq_arrow::common::range_function::{IndexKind, RangeFunction};
 
 /// The parts of a relation.
 #[derive(Debug, Clone)]

@@ -19,16 +19,16 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 
 use crate::common::identity::Identity;
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_identity::add_expression;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_lookup::loaded_columns::ColumnMemory;
 use crate::exec::range_lookup::scan::{PlannedScan, RelationScan, ScanVersion};
-use crate::index::chunk_extremes::{CHUNK_ROWS, ChunkExtremes};
 use crate::kept::index_file::IndexFile;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::reserved_index::{IndexMemory, ReservedIndex};
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::chunk_extremes::{CHUNK_ROWS, ChunkExtremes};
 use rmq_engine::Extreme;
 
 /// A file of a column, which may exist or not.

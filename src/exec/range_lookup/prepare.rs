@@ -29,7 +29,6 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::inputs::inputs_of;
-use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
@@ -37,6 +36,7 @@ use crate::exec::common::plan_methods::{no_expressions, replace_input, row_for_r
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::expr::index_lookup::{IndexSlot, RunId};
+use rmq_arrow::common::range_function::RangeFunction;
 
 /// An index, and the slot in which an expression finds it.
 #[derive(Debug, Clone)]

@@ -8,7 +8,6 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
-use crate::common::range_function::IndexKind;
 use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
@@ -17,6 +16,7 @@ use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
+use rmq_arrow::common::range_function::IndexKind;
 
 /// A relation that calls of one query look up in. All operators with such calls share it.
 #[derive(Debug)]

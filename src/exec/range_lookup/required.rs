@@ -8,14 +8,14 @@ use datafusion::common::{Result, internal_err};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::options::{EngineChoice, RmqOptions};
-use crate::common::ordered_type::key_bytes;
-use crate::common::range_function::IndexKind;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::kept_index::IndexKey;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::index::devices::Target;
 use crate::kept::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
+use rmq_arrow::common::ordered_type::key_bytes;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::index::devices::Target;
 use rmq_engine::Extreme;
 
 /// An index of a relation: its column, and what it answers.

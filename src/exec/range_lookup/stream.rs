@@ -14,18 +14,18 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::range_function::RangeFunction;
-use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
-use crate::index::best_positions::CountedRanges;
-use crate::index::key_index::Answer;
-use crate::index::threshold::ThresholdTest;
 use crate::kept::ready_index::ReadyIndex;
+use rmq_arrow::common::range_function::RangeFunction;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::best_positions::CountedRanges;
+use rmq_arrow::index::key_index::Answer;
+use rmq_arrow::index::threshold::ThresholdTest;
 
 /// Batches that are answered together where rows are read for them, if they have come. They are in memory meanwhile.
 const GATHERED_BATCHES: usize = 16;

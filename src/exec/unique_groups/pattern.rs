@@ -21,9 +21,9 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::ordered_type::{is_ordered, value_type};
 use crate::exec::unique_groups::ascending::can_ascend;
 use crate::expr::total_order::TotalOrderUdaf;
+use rmq_arrow::common::ordered_type::{is_ordered, value_type};
 
 /// The output of an aggregate whose groups are single rows.
 #[derive(Debug)]

@@ -21,19 +21,20 @@ use datafusion::physical_expr::window::{
 };
 use datafusion::physical_plan::windows::WindowUDFExpr;
 
-use crate::common::ordered_type::{key_layout, value_type};
-use crate::common::ranges::Ranges;
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::window_frame::accumulated::accumulated;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
-use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::Chunks;
-use crate::range_agg::counts::Counts;
-use crate::range_agg::order_statistics::{OrderStatistic, build_statistics};
-use crate::range_agg::prefix_sums::Sums;
-use crate::sorted::permutation::RowPermutation;
+use crate::expr::order_statistic::order_statistic_of;
+use rmq_arrow::common::ordered_type::{key_layout, value_type};
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::range_agg::counts::Counts;
+use rmq_arrow::range_agg::order_statistics::{OrderStatistic, build_statistics};
+use rmq_arrow::range_agg::prefix_sums::Sums;
+use rmq_arrow::sorted::permutation::RowPermutation;
 use rmq_engine::{Extreme, RangeEnd};
 
 /// The frames are read unless they have more than this many times the rows that there are.
@@ -263,7 +264,7 @@ fn order_statistic(aggregate: &AggregateFunctionExpr) -> Option<OrderStatistic> 
     let order = aggregate.order_bys().first();
     let is_descending = order.is_some_and(|by| by.options.descending);
     let (function, is_distinct) = (aggregate.fun(), aggregate.is_distinct());
-    OrderStatistic::of_function(function, is_distinct, percentile, is_descending)
+    order_statistic_of(function, is_distinct, percentile, is_descending)
 }
 
 /// Whether an index of `rows` rows is worth it, as reading the frames would take several times as long as sorting them.

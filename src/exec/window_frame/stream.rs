@@ -12,11 +12,11 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::call::FrameCall;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// The rows of one partition of the input.
 pub(crate) struct FrameStream {

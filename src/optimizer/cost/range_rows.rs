@@ -13,10 +13,10 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::ordered_type::value_type;
 use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::optimizer::cost::equal_rows::{SAMPLED_ROWS, Sides, equal_rows};
 use crate::optimizer::cost::sources::{moved, over, sampled, source_of};
+use rmq_arrow::common::ordered_type::value_type;
 use rmq_engine::Comparison;
 
 /// How many ranges are looked at.

@@ -22,8 +22,8 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::versioned_scan::VersionedScanExec;
+use rmq_arrow::common::dictionaries::has_few_keys;
 
 /// Expressions with others in place of their columns.
 pub(crate) fn over(

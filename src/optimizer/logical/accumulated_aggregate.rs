@@ -14,11 +14,11 @@ use datafusion::functions_aggregate::nth_value::NthValueAgg;
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, when};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::expr::decimal_average::decimal_digits;
+use crate::expr::order_statistic::order_statistic_of;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder, AccumulatorOutput};
 use crate::logical_plan::group_statistics::GroupStatistic;
 use crate::logical_plan::range_join::{RangeAggregate, Unmatched};
@@ -31,7 +31,7 @@ use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::logical::merge_states::MergeStatesUdaf;
 use crate::optimizer::rejection::{Match, reject};
-use crate::range_agg::order_statistics::OrderStatistic;
+use rmq_arrow::common::dictionaries::has_few_keys;
 
 impl AggregateDecomposition<'_> {
     /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
@@ -181,8 +181,7 @@ impl AggregateDecomposition<'_> {
             [percentile] => constant(percentile)?,
             _ => return Ok(call),
         };
-        let of_function =
-            OrderStatistic::of_function(&call.func, *distinct, percentile.as_ref(), false);
+        let of_function = order_statistic_of(&call.func, *distinct, percentile.as_ref(), false);
         let value_type = value.get_type(self.build)?;
         let is_known = of_function.is_some_and(|of| of.is_known_for(&value_type));
         if !is_known || constant(value)?.is_some() {

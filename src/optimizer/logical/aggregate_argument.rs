@@ -6,7 +6,6 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, when};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::value_or_null;
 use crate::logical_plan::range_join::Unmatched;
@@ -15,6 +14,7 @@ use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition,
 use crate::optimizer::logical::common::constant::value_of_nulls;
 use crate::optimizer::logical::condition_parts::is_of;
 use crate::optimizer::rejection::{Match, reject};
+use rmq_arrow::common::dictionaries::has_few_keys;
 
 impl AggregateDecomposition<'_> {
     /// The aggregate's argument, NULL if its filter does not hold.

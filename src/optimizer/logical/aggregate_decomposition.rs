@@ -31,7 +31,6 @@ use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams,
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
@@ -42,7 +41,8 @@ use crate::optimizer::logical::common::names::{description, is_unused_name, unus
 use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
 use crate::optimizer::lossless_casts::{widens, without_lossless_casts};
 use crate::optimizer::rejection::{Match, reject};
-use crate::range_agg::prefix_sums::Sums;
+use rmq_arrow::common::ordered_type::{is_ordered, value_type};
+use rmq_arrow::range_agg::prefix_sums::Sums;
 use rmq_engine::Extreme;
 
 /// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without

@@ -16,7 +16,6 @@ use datafusion::logical_expr::expr::Between;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, when};
 
-use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
@@ -30,7 +29,8 @@ use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::rejection::{Match, mixes_sides, reject};
 use crate::optimizer::written::written;
-use crate::sorted::groups::Groups;
+use rmq_arrow::common::ordered_type::{is_ordered, value_type};
+use rmq_arrow::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
 /// A condition between a probe side and a build side.

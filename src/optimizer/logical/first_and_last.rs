@@ -5,7 +5,6 @@ use datafusion::functions_aggregate::first_last::FirstValue;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, SortExpr, lit};
 
-use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::order_key::{OrderKeyUdf, order_key_from};
 use crate::logical_plan::range_join::AggregateKind;
@@ -14,6 +13,7 @@ use crate::optimizer::logical::aggregate_decomposition::{
 };
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::rejection::{Match, reject};
+use rmq_arrow::common::ordered_type::{is_ordered, value_type};
 use rmq_engine::Extreme;
 
 impl AggregateDecomposition<'_> {

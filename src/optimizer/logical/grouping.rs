@@ -4,8 +4,8 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
-use crate::common::ordered_type::value_type;
 use crate::optimizer::rejection::{Match, reject};
+use rmq_arrow::common::ordered_type::value_type;
 
 /// Checks that the columns of a plan are those of the plan that it replaces.
 pub(super) fn check_fields(new: &DFSchema, old: &DFSchema, group_columns: usize) -> Match<()> {

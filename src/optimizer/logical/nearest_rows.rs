@@ -47,7 +47,7 @@ use crate::optimizer::logical::order_by::{check_order, order_by_all};
 use crate::optimizer::lossless_casts::widens;
 use crate::optimizer::prefixes::is_about_prefix;
 use crate::optimizer::rejection::{Match, reject};
-use crate::sorted::groups::Groups;
+use rmq_arrow::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
 /// A correlated subquery as a join of nearest rows, without its probe side.

@@ -22,7 +22,6 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 use datafusion_dependent_join::{from_outer, is_correlated};
 
-use crate::common::ordered_type::is_ordered;
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::common::excludes_null::excludes_null;
 use crate::optimizer::logical::common::outer_columns::{
@@ -32,6 +31,7 @@ use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{columns_of, filtered, replaced};
 use crate::optimizer::logical::condition_parts::{check_joins, conjuncts};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use rmq_arrow::common::ordered_type::is_ordered;
 
 plain_sql_rule!(
     /// Rewrites NOT EXISTS a later row to a comparison with the last key. Does nothing if `rmq.rewrite` is false.

@@ -32,7 +32,6 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, when};
 
-use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::optimizer::condition::{Compared, convert_bound};
 use crate::optimizer::infallible::is_infallible;
@@ -41,6 +40,7 @@ use crate::optimizer::logical::condition_parts::{
 };
 use crate::optimizer::lossless_casts::without_lossless_casts;
 use crate::optimizer::rejection::{Match, reject};
+use rmq_arrow::common::ordered_type::{is_ordered, value_type};
 use rmq_engine::Comparison;
 
 /// The comparison of a value of the build side with a threshold of the probe side.

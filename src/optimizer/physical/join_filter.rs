@@ -24,12 +24,12 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
-use crate::common::dictionaries::has_few_keys;
-use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::condition::{Compared, Open, Operand, Range, Sides, operator, with_null_key};
 use crate::optimizer::infallible::is_infallible;
+use rmq_arrow::common::dictionaries::has_few_keys;
+use rmq_arrow::common::ordered_type::{is_ordered, is_ranked, value_type};
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.

@@ -20,7 +20,7 @@ use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::physical::null_safe_filter::{Keys, take_null_safe_keys};
 use crate::optimizer::rejection::{Match, reject};
-use crate::sorted::groups::Groups;
+use rmq_arrow::sorted::groups::Groups;
 
 /// With more than one probe row for this many build rows, their windows are not expected to prune the build side.
 const MIN_ROWS_PER_PRUNING_WINDOW: usize = 64;

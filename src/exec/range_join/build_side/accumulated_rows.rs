@@ -18,7 +18,7 @@ use datafusion::logical_expr::Accumulator;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::range_agg::state_tree::AggregatedRows;
 use crate::range_agg::states::StateFunction;
-use crate::sorted::id_table::number;
+use rmq_arrow::sorted::id_table::number;
 
 /// The rows that an accumulator sees between two checks for cancellation.
 const STEP: usize = 1 << 16;

@@ -14,9 +14,6 @@ use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::common::range_groups::RangeGroups;
-use crate::common::ranges::Ranges;
-use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
 use crate::exec::range_join::build_side::column::PreparedColumn;
@@ -25,9 +22,12 @@ use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::order_statistic::order_statistic;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
-use crate::range_agg::order_statistics::OrderStatistic;
 use crate::range_agg::range_accumulators::accumulate_ranges;
 use crate::range_agg::state_tree::AggregatedRows;
+use rmq_arrow::common::range_groups::RangeGroups;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::rows_between;
+use rmq_arrow::range_agg::order_statistics::OrderStatistic;
 
 /// Results are registered in steps of these bytes: all threads wait for the pool.
 const REGISTERED_AT_A_TIME: usize = 1 << 16;

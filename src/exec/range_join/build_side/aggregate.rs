@@ -7,8 +7,6 @@ use arrow::array::{ArrayRef, Int64Array};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_columns::ValueAggregate;
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
@@ -17,13 +15,15 @@ use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::{ListedOtherwise, OrderStatistics};
 use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::key_index::KeyIndex;
-use crate::index::threshold::ThresholdTest;
 use crate::logical_plan::range_join::AggregateKind;
-use crate::range_agg::counts::Counts;
-use crate::range_agg::prefix_sums::Sums;
-use crate::range_agg::values::Values;
-use crate::sorted::sorted_rows::SortedRows;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, rows_between};
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::threshold::ThresholdTest;
+use rmq_arrow::range_agg::counts::Counts;
+use rmq_arrow::range_agg::prefix_sums::Sums;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::sorted_rows::SortedRows;
 
 /// One aggregate with the structures that answer it.
 #[derive(Debug)]

@@ -9,15 +9,15 @@ use arrow::array::ArrayRef;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::rows_between;
-use crate::common::workers::Workers;
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::range_agg::state_tree::{Blocks, CoveredRanges, StateTree};
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::rows_between;
+use rmq_arrow::common::workers::Workers;
 
 /// The states of one call of an aggregate function.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::exec::range_join::build_side::kept_segments::KeptSegments;
 use crate::exec::range_join::build_side::kept_side::SegmentedRows;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::cpu_fallback::is_out_of_device_memory;
+use rmq_arrow::index::cpu_fallback::is_out_of_device_memory;
 
 impl BuildSideBuilder {
     /// Sorts and indexes rows on devices, and keeps them for later queries; `None` if the CPU has to.

@@ -27,7 +27,7 @@ use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
-use crate::index::devices::Target;
+use rmq_arrow::index::devices::Target;
 
 /// What building one build side needs.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 
-use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::failed_rows::FailedRows;
 use crate::exec::range_join::data_size::DataSize;
@@ -20,7 +19,8 @@ use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
-use crate::sorted::sort_rows::too_many_rows;
+use rmq_arrow::common::array_bytes::{arrays_bytes, compact_if_sparse};
+use rmq_arrow::sorted::sort_rows::too_many_rows;
 
 /// The rows of the build side in memory, each batch with the columns of [`BuildColumns`].
 #[derive(Debug)]

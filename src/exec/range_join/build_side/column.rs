@@ -10,10 +10,6 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::array_bytes::arrays_bytes;
-use crate::common::ordered_type::is_borrowed;
-use crate::common::range_function::IndexKind;
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
@@ -23,15 +19,19 @@ use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::{Chunks, Encoded, concatenated};
-use crate::range_agg::counts::Counts;
-use crate::range_agg::prefix_sums::Sums;
-use crate::range_agg::values::Values;
-use crate::sorted::arrange::{
+use rmq_arrow::common::array_bytes::arrays_bytes;
+use rmq_arrow::common::ordered_type::is_borrowed;
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::sort_keys::{Chunks, Encoded, concatenated};
+use rmq_arrow::range_agg::counts::Counts;
+use rmq_arrow::range_agg::prefix_sums::Sums;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::arrange::{
     arrange, borrows_chunks, encode_chunks, estimate_arrange, permute_values,
 };
-use crate::sorted::permutation::RowPermutation;
+use rmq_arrow::sorted::permutation::RowPermutation;
 use rmq_engine::{BuildOptions, Extreme};
 
 /// A value column as it was collected, not sorted.

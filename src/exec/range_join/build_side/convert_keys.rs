@@ -5,10 +5,10 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::array_bytes::arrays_bytes;
-use crate::common::workers::{STEP, Workers};
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::sorted::sort_rows::RowsPart;
+use rmq_arrow::common::array_bytes::arrays_bytes;
+use rmq_arrow::common::workers::{STEP, Workers};
+use rmq_arrow::sorted::sort_rows::RowsPart;
 
 /// Converts the keys of the batches, whose columns have these types. Each thread converts a part of the rows. The
 /// reservation of the collected keys moves from `memory`, which registers the batches, to `rows_memory`.

@@ -8,18 +8,18 @@ use arrow::datatypes::{DataType, UInt32Type};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
-use crate::common::workers::Workers;
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::device_aggregates::addends;
-use crate::index::decoder::{Decoder, buffer};
-use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::logical_plan::range_join::AggregateKind;
-use crate::range_agg::values::Values;
-use crate::sorted::arrange::encode_chunks;
-use crate::sorted::permutation::RowPermutation;
+use rmq_arrow::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::decoder::{Decoder, buffer};
+use rmq_arrow::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::arrange::encode_chunks;
+use rmq_arrow::sorted::permutation::RowPermutation;
 use rmq_engine::{
     Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinOutput,
     RangeRow,

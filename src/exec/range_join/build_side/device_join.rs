@@ -11,7 +11,6 @@ use arrow::buffer::BooleanBuffer;
 use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::errors::engine_error;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
@@ -21,8 +20,9 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::decoder::buffer;
-use crate::sorted::order_keys::OrderKeys;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::index::decoder::buffer;
+use rmq_arrow::sorted::order_keys::OrderKeys;
 use rmq_engine::{EngineError, ProbeBound, RangeJoinAnswer, RangeJoinProbe};
 
 /// A build side on devices, and what a join needs of it.

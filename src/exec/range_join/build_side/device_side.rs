@@ -12,8 +12,6 @@ use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::errors::engine_error;
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::aggregate_table::Structures;
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -23,11 +21,13 @@ use crate::exec::range_join::build_side::device_columns::{ColumnsBuilder, Device
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::kept::reserved_index::DeviceBytes;
-use crate::sorted::group_sort::SortContext;
-use crate::sorted::groups::Groups;
-use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::permutation::GroupedRows;
-use crate::sorted::sort_rows::group_rows;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::sorted::group_sort::SortContext;
+use rmq_arrow::sorted::groups::Groups;
+use rmq_arrow::sorted::order_keys::OrderKeys;
+use rmq_arrow::sorted::permutation::GroupedRows;
+use rmq_arrow::sorted::sort_rows::group_rows;
 use rmq_engine::{ColumnChunks, RangeJoinIndex, RangeJoinInput, RowGroups};
 
 /// Build rows that devices have sorted and indexed, with what they have of the values. One to which values are added

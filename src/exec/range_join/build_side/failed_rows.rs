@@ -5,8 +5,8 @@ use arrow::compute::{concat, take_arrays};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::array_bytes::{array_bytes, arrays_bytes};
 use crate::expr::late_error::FailedRow;
+use rmq_arrow::common::array_bytes::{array_bytes, arrays_bytes};
 
 /// Rows for which the range key fails, with the columns of `BuildColumns`, and their errors.
 #[derive(Debug)]

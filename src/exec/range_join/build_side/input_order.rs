@@ -12,7 +12,7 @@ use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
-use crate::common::ordered_type::value_type;
+use rmq_arrow::common::ordered_type::value_type;
 
 /// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a
 /// key the batches stay in their order. Also returns whether any moved. Empty batches are dropped; rows within a batch

@@ -54,11 +54,11 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::{SideParts, SortAndIndex};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::index::devices::Target;
 use crate::kept::catalog::{IndexCatalog, SessionCatalog};
 use crate::kept::entries::Kept;
 use crate::kept::giving_pool::GivingPool;
 use crate::kept::version::Version;
+use rmq_arrow::index::devices::Target;
 use rmq_engine::Comparison;
 
 /// Where a build side is looked for, and kept when it is built.

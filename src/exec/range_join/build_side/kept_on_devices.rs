@@ -14,9 +14,9 @@ use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::device_side::{DeviceBuilder, DeviceSide, MissingValues};
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::kept_side::{JoinValues, KeptSegment, Value};
-use crate::index::devices::Target;
 use crate::kept::entries::KeptMemory;
 use crate::kept::version::Version;
+use rmq_arrow::index::devices::Target;
 
 /// Rows that devices have sorted, and what they have of their values.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ use crate::exec::range_join::build_side::kept_lookup::{Division, over_scan};
 use crate::exec::range_join::build_side::kept_side::{
     JoinValues, KeptSegment, KeptSide, Searches, SegmentedRows, Value,
 };
-use crate::index::devices::Target;
+use rmq_arrow::index::devices::Target;
 
 /// The segments of a build side, some of which are kept.
 #[derive(Debug)]

@@ -22,13 +22,13 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::SortedSide;
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
-use crate::index::devices::Target;
 use crate::kept::entries::{Description, Kept, KeptMemory};
 use crate::kept::named_index::NamedIndex;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::version::Version;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
-use crate::range_agg::values::Values;
+use rmq_arrow::index::devices::Target;
+use rmq_arrow::range_agg::values::Values;
 use rmq_engine::Comparison;
 
 /// What tells sorted rows from others over the same version of their tables. The keys are expressions over the scan:

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ranges::Ranges;
+use rmq_arrow::common::ranges::Ranges;
 
 /// A structure of a value column, whose ranges are answered also before it is built.
 pub(crate) trait LazyStructure: Debug + Send + Sync {

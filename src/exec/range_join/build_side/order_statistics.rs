@@ -7,15 +7,15 @@ use arrow::array::{Array, ArrayRef};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::range_function::IndexKind;
-use crate::common::ranges::Ranges;
 use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::column_statistics::ColumnStatistics;
 use crate::kept::reserved_index::DeviceBytes;
-use crate::range_agg::order_statistics::{build_statistics, is_known_for};
+use rmq_arrow::common::range_function::IndexKind;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::column_statistics::ColumnStatistics;
+use rmq_arrow::range_agg::order_statistics::{build_statistics, is_known_for};
 
 /// The mean number of rows of a range from which an index takes less than reading the rows.
 const MIN_ROWS: usize = 32;

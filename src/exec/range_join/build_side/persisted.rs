@@ -23,11 +23,7 @@ use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::array_bytes::{arrays_bytes, compact, compact_if_sparse};
-use crate::common::dictionaries::{has_few_keys, select};
 use crate::common::identity::Identity;
-use crate::common::ordered_type::value_type;
-use crate::common::workers::Workers;
 use crate::exec::common::plan_identity::{add_expression, add_expressions};
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -36,13 +32,17 @@ use crate::exec::range_join::build_side::kept_side::{JoinValues, RowsKey, Segmen
 use crate::exec::range_join::build_side::side::{Movement, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::sort_keys::Chunks;
 use crate::kept::index_file::{IndexFile, OpenIndexFile};
 use crate::kept::version::Version;
-use crate::range_agg::values::Values;
-use crate::sorted::group_sort::SortContext;
-use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sort_rows::{RowsPart, sort_rows};
+use rmq_arrow::common::array_bytes::{arrays_bytes, compact, compact_if_sparse};
+use rmq_arrow::common::dictionaries::{has_few_keys, select};
+use rmq_arrow::common::ordered_type::value_type;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::group_sort::SortContext;
+use rmq_arrow::sorted::permutation::RowPermutation;
+use rmq_arrow::sorted::sort_rows::{RowsPart, sort_rows};
 
 /// The files of the rows of one version with one key.
 #[derive(Debug)]

@@ -14,12 +14,12 @@ use datafusion::common::{
     DataFusionError, Result, ScalarValue, internal_datafusion_err, internal_err,
 };
 
-use crate::common::range_groups::RangeGroups;
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, rows_between};
 use crate::exec::common::once_per_run::lock;
 use crate::exec::range_join::build_side::accumulator::{RangeAccumulator, accumulated};
 use crate::logical_plan::accumulator_call::AccumulatorCall;
+use rmq_arrow::common::range_groups::RangeGroups;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, rows_between};
 
 /// What aggregates the ranges of a run, each with its number.
 #[derive(Debug, Default)]

@@ -20,13 +20,13 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::on_demand::OnDemand;
-use crate::index::key_index::KeyIndex;
-use crate::index::rank::rank;
-use crate::index::sort_keys::Chunks;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, row_numbers};
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::rank::rank;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::range_agg::values::Values;
 use rmq_engine::cpu::HugePageBuf;
 use rmq_engine::{Extreme, RowList};
 

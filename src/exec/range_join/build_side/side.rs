@@ -7,8 +7,6 @@ use arrow::buffer::ScalarBuffer;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ranges::Ranges;
-use crate::common::workers::Workers;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
@@ -16,9 +14,11 @@ use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
-use crate::range_agg::values::Values;
-use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sorted_rows::SortedRows;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::permutation::RowPermutation;
+use rmq_arrow::sorted::sorted_rows::SortedRows;
 
 /// The sorted rows of a build side: their keys, and what sorts values as them.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::range_join::aggregate_table::Structures;
@@ -27,10 +26,11 @@ use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::{BuildSide, Movement, SortedSide};
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::sort_keys::Chunks;
-use crate::sorted::group_sort::SortContext;
-use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sort_rows::{RowsPart, sort_rows};
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::sorted::group_sort::SortContext;
+use rmq_arrow::sorted::permutation::RowPermutation;
+use rmq_arrow::sorted::sort_rows::{RowsPart, sort_rows};
 
 /// Sorts and indexes collected rows on a blocking thread.
 pub(crate) async fn sort_and_index(

@@ -14,15 +14,15 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 
-use crate::common::array_bytes::arrays_bytes;
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
-use crate::index::key_index::KeyIndex;
-use crate::index::sort_keys::Chunks;
-use crate::index::threshold::ThresholdTest;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::array_bytes::arrays_bytes;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::sort_keys::Chunks;
+use rmq_arrow::index::threshold::ThresholdTest;
+use rmq_arrow::range_agg::values::Values;
 
 /// The mean number of rows of a range from which searching the index takes less than filtering the rows.
 const MIN_INDEXED_ROWS: usize = 32;

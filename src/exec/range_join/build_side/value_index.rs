@@ -6,11 +6,11 @@ use std::time::Instant;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::errors::engine_error;
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::key_index::KeyIndex;
+use rmq_arrow::common::errors::engine_error;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::key_index::KeyIndex;
 use rmq_engine::cpu::LazyBuild;
 
 /// The lazy index of a value column: it scans the column until the ranges that are queried justify building it.

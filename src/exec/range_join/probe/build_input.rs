@@ -23,7 +23,7 @@ use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::index::devices::Target;
+use rmq_arrow::index::devices::Target;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]

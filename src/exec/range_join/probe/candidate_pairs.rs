@@ -4,10 +4,10 @@ use arrow::array::{RecordBatch, UInt32Array};
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::row_join::RowJoin;
+use rmq_arrow::common::row_number::{row_number, row_numbers};
 use rmq_engine::RowList;
 
 /// The position of a row of NULLs. No build side has as many rows.

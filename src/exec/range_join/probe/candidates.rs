@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use datafusion::common::Result;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_range};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, row_range};
 
 /// How much a step of a search takes.
 #[derive(Debug, Clone, Copy)]

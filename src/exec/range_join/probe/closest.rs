@@ -15,14 +15,14 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBa
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::row_number;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::search_window::{SearchWindow, take_from};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::row_number;
 use rmq_engine::RangeEnd;
 
 /// The search for the closest matches of the rows of a probe batch.

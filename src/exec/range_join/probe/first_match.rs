@@ -13,12 +13,12 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::probe::search_window::take_from;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, row_numbers};
 use rmq_engine::RangeEnd;
 
 /// The number of candidates of each row in the first round.

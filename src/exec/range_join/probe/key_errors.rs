@@ -19,13 +19,13 @@ use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::row_number::row_number;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::failed_rows::FailedRows;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::range_agg::values::Values;
-use crate::sorted::groups::Groups;
+use rmq_arrow::common::row_number::row_number;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::groups::Groups;
 
 /// The build rows for which the range key fails, by their equality keys.
 #[derive(Debug)]

@@ -22,8 +22,6 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
@@ -31,6 +29,8 @@ use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::probe::search_window::{SearchWindow, take_from};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::{row_number, row_numbers};
 use rmq_engine::RangeEnd;
 
 /// The least number of candidates that a row begins with.

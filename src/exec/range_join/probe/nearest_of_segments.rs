@@ -6,14 +6,14 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use datafusion::common::{Result, internal_err};
 
-use crate::common::dictionaries::select;
-use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::PairBuffer;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::logical_plan::nearest_rows::RowLimit;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::dictionaries::select;
+use rmq_arrow::common::row_number::{row_number, row_numbers};
+use rmq_arrow::range_agg::values::Values;
 
 /// The pairs that segments have found for the rows of a probe batch: of each row as many as are returned of all.
 pub(crate) struct NearestOfSegments {

@@ -13,8 +13,6 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::common::dictionaries::fit;
-use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::bounds::{
     evaluate_bound, evaluate_for_all, evaluate_threshold, wrapped_bound,
@@ -31,6 +29,8 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use rmq_arrow::common::dictionaries::fit;
+use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
 

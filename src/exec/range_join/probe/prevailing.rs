@@ -5,9 +5,9 @@ use arrow::array::{Array, ArrayRef, BooleanArray};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
-use crate::common::ranges::Ranges;
-use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::sorted_rows::SortedRows;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::sorted::order_keys::OrderKeys;
+use rmq_arrow::sorted::sorted_rows::SortedRows;
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
 

@@ -13,7 +13,6 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{PruningChoice, RmqOptions};
-use crate::common::workers::Workers;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
@@ -38,6 +37,7 @@ use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::kept::giving_pool::GivingPool;
 use crate::logical_plan::range_join::RangeJoinSpec;
+use rmq_arrow::common::workers::Workers;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.

@@ -17,8 +17,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::exec::common::once_per_run::{SharedWork, lock};
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// Batches of one partition.
 pub(crate) type BatchStream = BoxStream<'static, Result<RecordBatch>>;

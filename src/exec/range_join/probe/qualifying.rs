@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err};
 
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
-use crate::index::key_index::KeyIndex;
-use crate::index::threshold::ThresholdTest;
-use crate::index::threshold_queries::ThresholdQueries;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::index::key_index::KeyIndex;
+use rmq_arrow::index::threshold::ThresholdTest;
+use rmq_arrow::index::threshold_queries::ThresholdQueries;
 use rmq_engine::{Comparison, ListLimits, RangeEnd, RowList};
 
 /// The rows that qualify, for each row of a probe batch.

@@ -18,7 +18,6 @@ use datafusion::common::Result;
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
-use crate::common::row_number::row_number;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
@@ -29,6 +28,7 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::row_source::{RowSource, stream_rows};
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::row_join::RowJoin;
+use rmq_arrow::common::row_number::row_number;
 
 /// How many batches of pairs are merged at once.
 const MERGED_BATCHES: usize = 8;

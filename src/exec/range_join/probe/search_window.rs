@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use datafusion::common::Result;
 
-use crate::common::ranges::Ranges;
-use crate::common::row_number::row_number;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::row_number;
 use rmq_engine::RangeEnd;
 
 /// Takes the positions at an end of a range, at most `most`, from the outermost on. Returns how many.

@@ -14,12 +14,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 
-use crate::common::array_bytes::{arrays_bytes, compact_if_sparse};
-use crate::common::workers::Workers;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::reach::window_reach::Reach;
 use crate::logical_plan::range_join::RangeJoinSpec;
-use crate::sorted::order_keys::OrderKeys;
+use rmq_arrow::common::array_bytes::{arrays_bytes, compact_if_sparse};
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::sorted::order_keys::OrderKeys;
 
 /// A build side of at most this many rows is always sorted: it takes only a few milliseconds.
 pub(crate) const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;

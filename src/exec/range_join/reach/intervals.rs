@@ -8,9 +8,9 @@ use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, ScalarValue, exec_err};
 
-use crate::common::ordered_type::value_type;
 use crate::exec::range_join::spill::key_extent::{KeyOrder, comparable};
-use crate::sorted::order_keys::{KeyIntervals, OrderKeys};
+use rmq_arrow::common::ordered_type::value_type;
+use rmq_arrow::sorted::order_keys::{KeyIntervals, OrderKeys};
 use rmq_engine::Comparison;
 
 /// A scan is told at most this many intervals, as each is compared with the statistics of all files, row groups and

@@ -24,7 +24,6 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::row_number::row_number;
 use crate::exec::range_join::reach::intervals::Intervals;
 use crate::exec::range_join::reach::sought::{Residual, Side, Sought};
 use crate::exec::range_join::reach::whole_keys::{limits, numbers, value};
@@ -32,8 +31,9 @@ use crate::exec::range_join::reach::window_reach::Reach;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::logical_plan::range_join::RangeJoinSpec;
-use crate::range_agg::values::Values;
-use crate::sorted::groups::Groups;
+use rmq_arrow::common::row_number::row_number;
+use rmq_arrow::range_agg::values::Values;
+use rmq_arrow::sorted::groups::Groups;
 
 /// After so many slices all that is left is read.
 const MAX_SLICES: usize = 24;

@@ -12,13 +12,13 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 use futures::future::try_join_all;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::exec::common::blocking::{blocking, joined};
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::nearest_rows::SoughtRows;
 use crate::exec::range_join::reach::pruned_plan::pruned;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// Rows that have been read, in the partitions and order of the build side, and the memory that they take.
 pub(crate) struct ReadSlices {

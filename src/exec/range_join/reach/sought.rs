@@ -10,7 +10,6 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
-use crate::common::ordered_type::value_type;
 use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
@@ -19,6 +18,7 @@ use crate::exec::range_join::reach::window_reach::is_ordered_in_files;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+use rmq_arrow::common::ordered_type::value_type;
 use rmq_engine::{Comparison, Extreme, RangeEnd};
 
 /// Which rows count beside those in closed windows: the nearest ones to a bound.

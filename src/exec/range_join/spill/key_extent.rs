@@ -8,7 +8,7 @@ use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::Result;
 use datafusion::common::utils::normalize_float_zero;
 
-use crate::common::ordered_type::value_type;
+use rmq_arrow::common::ordered_type::value_type;
 use rmq_engine::Comparison;
 
 /// The order of range keys of one type, as Arrow's row format encodes it.

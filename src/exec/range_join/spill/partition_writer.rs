@@ -7,10 +7,10 @@ use arrow::compute::{interleave_record_batch, take_record_batch};
 use datafusion::common::Result;
 use datafusion::execution::spill_file::SpillFile;
 
-use crate::common::dictionaries::has_few_keys;
-use crate::common::row_number::row_numbers;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
+use rmq_arrow::common::dictionaries::has_few_keys;
+use rmq_arrow::common::row_number::row_numbers;
 
 /// The target size of a batch in a file, where there is memory for eight: the least memory that reading needs.
 pub(crate) const BATCH_BYTES: usize = 128 << 10;

@@ -23,11 +23,11 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 use datafusion_dependent_join::is_correlated;
 
-use crate::common::ordered_type::{check_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::frame_udf::{FrameBounds, FrameUdf};
 use crate::expr::range_calls::range_udf;
 use crate::optimizer::lossless_casts::widens;
+use rmq_arrow::common::ordered_type::{check_ordered, value_type};
 
 /// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like, and adds the
 /// ORDER BY expression to those of `range_frame_min` and its like.

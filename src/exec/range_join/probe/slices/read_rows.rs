@@ -23,7 +23,6 @@ use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::slicing::part_of;
@@ -31,6 +30,7 @@ use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
 use crate::exec::range_join::reach::whole_keys::numbers;
 use crate::exec::range_join::reach::window_reach::Reach;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// What the windows of this many times the rows of a slice reach may be read with it.
 pub(super) const ROWS_AHEAD: usize = 8;

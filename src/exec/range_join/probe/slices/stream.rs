@@ -7,7 +7,6 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::exec::range_join::probe::build_state::PreparedBuild;
 use crate::exec::range_join::probe::join_prepared::join_prepared;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -16,6 +15,7 @@ use crate::exec::range_join::probe::slices::read_rows::{ROWS_AHEAD, ReadRows};
 use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::slicing::{part_of, rows_within};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
+use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// Joins a partition of the probe side.
 pub(crate) fn join_slices(

@@ -11,19 +11,19 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::array_bytes::{arrays_bytes, compact};
-use crate::common::dictionaries::select;
-use crate::common::ordered_type::value_type;
-use crate::common::row_number::row_number;
 use crate::exec::range_join::aggregate_table::{Decider, PartsMerge};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
-use crate::range_agg::float_sums::add_float_sums;
-use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::states::StateFunction;
+use rmq_arrow::common::array_bytes::{arrays_bytes, compact};
+use rmq_arrow::common::dictionaries::select;
+use rmq_arrow::common::ordered_type::value_type;
+use rmq_arrow::common::row_number::row_number;
+use rmq_arrow::range_agg::float_sums::add_float_sums;
+use rmq_arrow::range_agg::prefix_sums::Sums;
 
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]

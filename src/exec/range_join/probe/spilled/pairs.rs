@@ -7,7 +7,6 @@ use arrow::datatypes::UInt32Type;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
@@ -18,7 +17,8 @@ use crate::exec::range_join::probe::pair_search::PairSearch;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::row_number::row_numbers;
+use rmq_arrow::range_agg::values::Values;
 
 /// Marks the rows of a run that have matched in a part of it. The last row column has their positions in the run.
 pub(crate) fn mark_in_run(

@@ -8,9 +8,6 @@ use arrow::compute::{cast, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
 
-use crate::common::dictionaries::roomy_type;
-use crate::common::ranges::Ranges;
-use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -20,6 +17,9 @@ use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
 use crate::logical_plan::range_join::RangeAggregate;
+use rmq_arrow::common::dictionaries::roomy_type;
+use rmq_arrow::common::ranges::Ranges;
+use rmq_arrow::common::row_number::row_numbers;
 
 /// The aggregates of one buffered batch.
 pub(crate) struct Partials {

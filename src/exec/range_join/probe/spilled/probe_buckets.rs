@@ -19,7 +19,6 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 
-use crate::common::dictionaries::select;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -30,6 +29,7 @@ use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::partition_writer::{BatchRow, PartitionWriter};
 use crate::exec::range_join::spill::reader::SpilledRows;
 use crate::exec::range_join::spill::routing::{hash_keys, valid_keys};
+use rmq_arrow::common::dictionaries::select;
 
 /// Writes the rows of a probe partition.
 pub(crate) struct ProbeBucketsWriter {

@@ -6,7 +6,6 @@ use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
 
-use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
@@ -18,6 +17,7 @@ use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
+use rmq_arrow::common::row_number::row_numbers;
 
 /// Builds the runs of one build side.
 pub(crate) struct RunLoader {

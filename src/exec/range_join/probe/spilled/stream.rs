@@ -24,7 +24,7 @@ use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::probe::spilled::visit::{Buffered, BufferedRows, RunVisit};
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
-use crate::range_agg::values::Values;
+use rmq_arrow::range_agg::values::Values;
 
 /// A build side in fewer runs is not divided by hashes: they are read as often as the probe rows fill a buffer.
 const MIN_DIVIDED_RUNS: usize = 3;

@@ -9,7 +9,6 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_err, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::row_number::row_number;
 use crate::exec::common::blocking::{Waiting, blocking, joined};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -22,7 +21,8 @@ use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::run::BuildRun;
-use crate::range_agg::values::Values;
+use rmq_arrow::common::row_number::row_number;
+use rmq_arrow::range_agg::values::Values;
 
 /// Buffered probe rows.
 pub(crate) struct Buffered {
