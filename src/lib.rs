@@ -76,8 +76,8 @@ mod kept;
 pub mod logical_plan;
 mod optimizer;
 mod planner;
-mod range_agg;
 mod session;
+mod states;
 mod table_functions;
 
 pub use common::options::{

@@ -13,7 +13,7 @@ use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, PhysicalSortExpr};
 use datafusion::scalar::ScalarValue;
 
-use crate::range_agg::states::StateFunction;
+use crate::states::state_function::StateFunction;
 
 /// The call of an aggregate function, over the arguments of a
 /// [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the function that are not

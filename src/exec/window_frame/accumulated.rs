@@ -10,9 +10,9 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::exec::common::blocking::Waiting;
-use crate::range_agg::range_accumulators::accumulate_ranges;
-use crate::range_agg::state_tree::{AggregatedRows, Blocks, StateTree};
-use crate::range_agg::states::StateFunction;
+use crate::states::range_accumulators::accumulate_ranges;
+use crate::states::state_function::StateFunction;
+use crate::states::state_tree::{AggregatedRows, Blocks, StateTree};
 use rmq_arrow::common::workers::Workers;
 
 /// The value of each frame, which an accumulator of its own finds, by reading its rows or by merging states of blocks.

@@ -29,7 +29,7 @@ use datafusion::logical_expr::{
 
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::Unmatched;
-use crate::range_agg::states::StateFunction;
+use crate::states::state_function::StateFunction;
 
 /// What the aggregate of another aggregate's states is made of.
 #[derive(Debug, Clone)]

@@ -16,8 +16,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
 use crate::logical_plan::accumulator_call::AccumulatorCall;
-use crate::range_agg::state_tree::AggregatedRows;
-use crate::range_agg::states::StateFunction;
+use crate::states::state_function::StateFunction;
+use crate::states::state_tree::AggregatedRows;
 use rmq_arrow::sorted::id_table::number;
 
 /// The rows that an accumulator sees between two checks for cancellation.

@@ -14,7 +14,7 @@ use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
-use crate::range_agg::state_tree::{Blocks, CoveredRanges, StateTree};
+use crate::states::state_tree::{Blocks, CoveredRanges, StateTree};
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::rows_between;
 use rmq_arrow::common::workers::Workers;
@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-    use crate::range_agg::state_tree::AggregatedRows;
+    use crate::states::state_tree::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
         let call = AccumulatorCall {

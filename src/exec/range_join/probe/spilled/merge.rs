@@ -17,7 +17,7 @@ use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
-use crate::range_agg::states::StateFunction;
+use crate::states::state_function::StateFunction;
 use rmq_arrow::common::array_bytes::{arrays_bytes, compact};
 use rmq_arrow::common::dictionaries::select;
 use rmq_arrow::common::ordered_type::value_type;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use datafusion::common::Result;
 use datafusion::logical_expr::Accumulator;
 
-use crate::range_agg::state_tree::CoveredRanges;
+use crate::states::state_tree::CoveredRanges;
 
 /// Passes to `take` each range that differs from the one before it, an accumulator that has seen its rows, and how many
 /// equal ranges there are. `cover` has the states of blocks that cover some of them, up to `at_a_time`, if there are
