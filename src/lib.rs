@@ -69,24 +69,22 @@
     reason = "two arms beside each other show both cases"
 )]
 
-mod common;
 mod exec;
-mod expr;
 mod kept;
-pub mod logical_plan;
 mod optimizer;
 mod planner;
 mod session;
 mod states;
 mod table_functions;
 
-pub use common::options::{
+pub use datafusion_rmq_logical::common::options::{
     ByteSize, DeviceList, EngineChoice, JoinModeChoice, PruningChoice, RangeJoinChoice, RmqOptions,
     SessionRole,
 };
+pub use datafusion_rmq_logical::logical_plan;
+pub use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
 pub use exec::common::pieces::scan_of_files;
 pub use kept::catalog::SharedIndexes;
-pub use kept::named_index::NamedIndex;
 pub use kept::table_version::{TableVersion, VersionedTable};
 pub use planner::memory_limit::follow_memory_limit;
 pub use planner::query_planning::plan;
@@ -134,16 +132,18 @@ pub mod parts {
     pub use crate::exec::range_lookup::prepare::PhysicalLookup;
     pub use crate::exec::unique_groups::replay::ReplayExec;
     pub use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
-    pub use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, WeakIndexSlot};
-    pub use crate::expr::parts::{FunctionParts, named_functions};
-    pub use crate::expr::range_udf::ranged_column;
-    pub use crate::optimizer::logical::merge_states::MergedStates;
     pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
     pub use crate::optimizer::physical::row_order::rows_in_order;
     pub use crate::planner::range_join_planner::plan_range_join;
     pub use crate::planner::statement::{
         parse_statement, plan_statement, prepare_statement, with_known_joins,
     };
+    pub use datafusion_rmq_logical::expr::index_lookup::{
+        IndexLookupUdf, IndexSlot, WeakIndexSlot,
+    };
+    pub use datafusion_rmq_logical::expr::parts::{FunctionParts, named_functions};
+    pub use datafusion_rmq_logical::expr::range_udf::ranged_column;
+    pub use datafusion_rmq_logical::rules::merge_states::MergedStates;
 }
 
 #[doc(hidden)]

@@ -18,7 +18,6 @@ use datafusion::physical_plan::{
 };
 use futures::{TryStreamExt, stream};
 
-use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::another_run::another_run;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::plan_methods::{no_expressions, replace_input};
@@ -30,8 +29,9 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::entries::Kept;
-use crate::kept::named_index::NamedIndex;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::common::options::{ByteSize, RmqOptions};
+use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
 
 /// How long files that have just been written are waited for, until their times tell whether they change again.
 const SETTLING: Duration = Duration::from_secs(5);

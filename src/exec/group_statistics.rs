@@ -38,14 +38,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::inputs::inputs_of;
-use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::common::once_per_run::PerContext;
 use crate::exec::common::plan_methods::{no_expressions, row_for_row, with_new_children};
 use crate::exec::range_join::build_side::range_sources::RangeSources;
+use datafusion_rmq_logical::common::inputs::inputs_of;
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// A statistic of each group.
 #[derive(Debug, Clone)]

@@ -12,13 +12,13 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
-use crate::common::options::{ByteSize, FollowsOptions, RmqOptions};
 use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
-use crate::kept::named_index::NamedIndex;
 use crate::kept::pruned_reads::PrunedReads;
 use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
 use crate::kept::table_version::VersionedTypes;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::common::options::{ByteSize, FollowsOptions, RmqOptions};
+use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
 use rmq_arrow::common::range_function::IndexKind;
 use rmq_arrow::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use rmq_engine::EngineError;

@@ -9,8 +9,8 @@ use std::time::Instant;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use crate::kept::named_index::NamedIndex;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
 use rmq_arrow::common::range_function::IndexKind;
 use rmq_arrow::index::devices::Target;
 

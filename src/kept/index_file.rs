@@ -27,8 +27,8 @@ use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 
-use crate::common::identity::Identity;
-use crate::common::unique_id::unique_id;
+use crate::kept::identity::Identity;
+use datafusion_rmq_logical::common::unique_id::unique_id;
 use rmq_arrow::common::errors::engine_error;
 use rmq_arrow::common::workers::Workers;
 use rmq_engine::cpu::HugePageBuf;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
 use datafusion::common::{Result, resources_err};
 
 use crate::kept::reserved_index::ReservedIndex;
+use datafusion_rmq_logical::expr::index_lookup::RunIndex;
 use rmq_arrow::common::range_function::RangeFunction;
 use rmq_arrow::index::key_index::{Answer, KeyIndex};
 
@@ -16,12 +18,12 @@ pub(crate) struct ReadyIndex {
     pub(crate) allow_cpu_fallback: bool,
 }
 
-impl ReadyIndex {
-    /// Answers calls of a range function under this name: one for each row of the arrays of its arguments.
-    ///
-    /// # Errors
-    /// As [`Self::answer_by`], and those of arguments.
-    pub(crate) fn call(
+impl RunIndex for ReadyIndex {
+    fn value_type(&self) -> &DataType {
+        self.reserved.index.value_type()
+    }
+
+    fn call(
         &self,
         function: RangeFunction,
         name: &str,
@@ -35,7 +37,9 @@ impl ReadyIndex {
             RangeFunction::Statistic(_) => self.reserved.index.call(function, name, bounds, last),
         }
     }
+}
 
+impl ReadyIndex {
     /// Answers by the index of the column's keys, or by the CPU fallback's where devices fail and this is allowed.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path;
 
-use crate::common::identity::Identity;
+use crate::kept::identity::Identity;
 use crate::kept::table_version::TableVersion;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read

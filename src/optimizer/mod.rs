@@ -23,17 +23,5 @@
 // `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
 // that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
-pub(crate) mod alternatives;
-pub(crate) mod condition;
 pub(crate) mod cost;
-pub(crate) mod difference;
-pub(crate) mod extremes;
-pub(crate) mod infallible;
-pub(crate) mod logical;
-pub(crate) mod lossless_casts;
-pub(crate) mod null_safe_keys;
 pub(crate) mod physical;
-pub(crate) mod prefixes;
-pub(crate) mod rejection;
-pub(crate) mod when_rewriting;
-pub(crate) mod written;

@@ -35,14 +35,14 @@ use datafusion::sql::sqlparser::ast::{
     TableAlias, TableFactor, TableWithJoins, VisitMut, VisitorMut,
 };
 
-use crate::common::options::RmqOptions;
-use crate::optimizer::condition::{comparison, key_and_bound};
-use crate::optimizer::logical::common::outer_columns::to_outer;
-use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::planner::asof_outer::outer_join;
 use crate::planner::match_conditions::Kept;
 use crate::planner::over_clause::check_calls;
 use crate::planner::using_columns::{name_tables, with_copies};
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::conditions::condition::{comparison, key_and_bound};
+use datafusion_rmq_logical::rules::common::outer_columns::to_outer;
+use datafusion_rmq_logical::rules::condition_parts::{check_repeats, is_of};
 use rmq_arrow::common::ordered_type::is_ordered;
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.

@@ -21,8 +21,8 @@ use datafusion::logical_expr::{
     WindowFunctionDefinition, binary_expr, cast, lit,
 };
 
-use crate::optimizer::condition::{comparison, key_and_bound};
-use crate::optimizer::logical::condition_parts::{conjuncts, is_of};
+use datafusion_rmq_logical::conditions::condition::{comparison, key_and_bound};
+use datafusion_rmq_logical::rules::condition_parts::{conjuncts, is_of};
 
 /// The join of these sides, of type RIGHT or FULL. The first condition compares both sides, and its nearest row counts.
 pub(super) fn outer_join(

@@ -16,15 +16,17 @@ use datafusion::logical_expr::{
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use crate::common::column_ref::{ColumnRef, Names};
-use crate::common::options::RmqOptions;
 use crate::exec::create_index::{CreateIndexExec, expect_rows};
-use crate::kept::named_index::NamedIndex;
-use crate::logical_plan::create_index::CreateIndex;
-use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::planner::index_schema::SchemaOfIndexes;
 use crate::planner::registration::Registration;
 use crate::planner::versioned_scans::versioned;
+use datafusion_rmq_logical::common::column_ref::{ColumnRef, Names};
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::logical_plan::create_index::CreateIndex;
+use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
+use datafusion_rmq_logical::logical_plan::range_lookup::{
+    RangeCall, RangeLookup, Source, TableColumn,
+};
 use rmq_arrow::common::ordered_type::check_ordered;
 use rmq_arrow::common::range_function::{RangeFunction, RangeResult};
 use rmq_engine::Extreme;

@@ -19,10 +19,10 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, TableReference, plan_err};
 use datafusion::logical_expr::{DmlStatement, Filter, LogicalPlan, WriteOp, lit};
 
-use crate::logical_plan::nearest_rows::NearestRows;
-use crate::logical_plan::prepare_indexes::PrepareIndexes;
-use crate::logical_plan::range_join::RangeJoin;
-use crate::logical_plan::range_lookup::RangeLookup;
+use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
+use datafusion_rmq_logical::logical_plan::prepare_indexes::PrepareIndexes;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoin;
+use datafusion_rmq_logical::logical_plan::range_lookup::RangeLookup;
 
 /// Checks that DELETE and UPDATE statements change exactly the rows that they name. A plan without such statements is
 /// borrowed.

@@ -13,17 +13,17 @@ use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{Extension, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::logical_plan::join_choice::JoinChoice;
-use crate::logical_plan::range_join::AggregateKind;
-use crate::optimizer::condition::conversion;
 use crate::optimizer::cost::decision::{
     why_accumulators_stay, why_grouped_join_stays, why_ranges_stay,
 };
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::extremes::has_room;
 use crate::optimizer::cost::range_rows::rows_in_range;
+use datafusion_rmq_logical::common::options::{RangeJoinChoice, RmqOptions};
+use datafusion_rmq_logical::conditions::condition::conversion;
+use datafusion_rmq_logical::logical_plan::join_choice::JoinChoice;
+use datafusion_rmq_logical::logical_plan::range_join::AggregateKind;
 
 /// The choices that fell on the join as it was written.
 #[derive(Debug, Default)]

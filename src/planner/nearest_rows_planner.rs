@@ -22,10 +22,10 @@ use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::expr::order_key::{order_key, order_key_from};
-use crate::logical_plan::nearest_rows::NearestRows;
-use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::physical::join_filter::best_threshold;
+use datafusion_rmq_logical::expr::order_key::{order_key, order_key_from};
+use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
+use datafusion_rmq_logical::logical_plan::range_join::Unmatched;
 
 /// Plans a join of nearest rows over its planned sides, the probe side and the build side.
 pub(crate) fn plan_nearest_rows(

@@ -14,9 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use crate::common::sql_text::with_intervals;
 use crate::kept::giving_pool::GivingPool;
-use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::physical::build_origins::ShowBuildOrigins;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
 use crate::planner::create_index::{CreateIndexPlanner, expect_named, with_create_index};
@@ -26,6 +24,8 @@ use crate::planner::range_join_planner::RangeJoinPlanner;
 use crate::planner::range_lookup_planner::RangeLookupPlanner;
 use crate::planner::registration::Registration;
 use crate::planner::versioned_scans::with_versioned_scans;
+use datafusion_rmq_logical::common::sql_text::with_intervals;
+use datafusion_rmq_logical::logical_plan::prepare_indexes::with_fresh_slots;
 
 /// Makes the physical plan of an optimized logical plan, for a session with a query planner of its own.
 ///

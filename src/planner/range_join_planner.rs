@@ -20,14 +20,14 @@ use crate::exec::range_join::interval_bounds::with_fast_bounds;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::parts::RangeJoinParts;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::all_columns::AllColumns;
-use crate::logical_plan::group_statistics::GroupStatistics;
-use crate::logical_plan::join_choice::JoinChoice;
-use crate::logical_plan::nearest_rows::NearestRows;
-use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
 use crate::planner::join_choices::JoinChoices;
 use crate::planner::nearest_rows_planner::plan_nearest_rows;
 use crate::planner::registration::Registration;
+use datafusion_rmq_logical::logical_plan::all_columns::AllColumns;
+use datafusion_rmq_logical::logical_plan::group_statistics::GroupStatistics;
+use datafusion_rmq_logical::logical_plan::join_choice::JoinChoice;
+use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
+use datafusion_rmq_logical::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
 
 /// Plans range joins.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
-use crate::common::column_ref::{ColumnRef, Names};
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_lookup::call::PhysicalCall;
@@ -22,9 +21,10 @@ use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::required::IndexUse;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::prepare_indexes::{PrepareIndexes, with_fresh_slots};
-use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
-use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
+use datafusion_rmq_logical::common::column_ref::{ColumnRef, Names};
+use datafusion_rmq_logical::logical_plan::prepare_indexes::{PrepareIndexes, with_fresh_slots};
+use datafusion_rmq_logical::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
+use datafusion_rmq_logical::logical_plan::stated_order::{check_states_order, ends_in_order_by};
 use rmq_arrow::common::range_function::RangeFunction;
 
 /// Plans the range lookups of one query. All calls on one table share a [`Relation`], so that they read one version of

@@ -6,8 +6,8 @@ use datafusion::catalog::Session;
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::prelude::SessionConfig;
 
-use crate::common::column_ref::Names;
 use crate::kept::catalog::{IndexCatalog, SessionCatalog};
+use datafusion_rmq_logical::common::column_ref::Names;
 
 /// A session's catalogs and indexes.
 #[derive(Debug, Clone)]

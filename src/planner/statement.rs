@@ -13,7 +13,6 @@ use datafusion::sql::sqlparser::ast::{self, Visit, VisitMut};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
-use crate::common::options::RmqOptions;
 use crate::planner::asof_join::nest_in;
 use crate::planner::base_windows::resolve_base_windows;
 use crate::planner::hints;
@@ -28,6 +27,7 @@ use crate::planner::precedence::restore_precedence;
 use crate::planner::semi_joins::name_left_side;
 use crate::planner::subquery_names::name_subqueries;
 use crate::planner::table_sample::check_samples;
+use datafusion_rmq_logical::common::options::RmqOptions;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows what
 /// [`sql_to_statement`] knows.

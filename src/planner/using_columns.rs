@@ -36,9 +36,9 @@ use datafusion::sql::sqlparser::ast::{
     TableFactor, TableWithJoins, Visit, VisitMut, Visitor, VisitorMut,
 };
 
-use crate::optimizer::logical::common::plans::projected;
 use crate::planner::match_conditions::Kept;
 use crate::planner::subquery_names::{normalized, table_name};
+use datafusion_rmq_logical::rules::common::plans::projected;
 
 /// The table of the copies.
 const COPIES: &str = "";

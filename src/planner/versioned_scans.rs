@@ -14,14 +14,14 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::RmqOptions;
 use crate::exec::common::versioned_scan::{ScanRequest, VersionedScanExec};
 use crate::exec::range_join::mode::JoinMode;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::create_index::CreateIndex;
-use crate::logical_plan::nearest_rows::NearestRows;
-use crate::logical_plan::range_join::RangeJoin;
 use crate::optimizer::physical::row_order::in_its_order;
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::logical_plan::create_index::CreateIndex;
+use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoin;
 
 /// The plan, in which tables that state their versions are scanned by [`VersionedScanExec`]. It is borrowed where there
 /// is none of them, no range join can come of it, or an engine that divides plans into tasks would have to know that

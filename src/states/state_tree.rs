@@ -23,7 +23,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::states::state_function::StateFunction;
+use datafusion_rmq_logical::expr::state_function::StateFunction;
 use rmq_arrow::common::array_bytes::array_bytes;
 use rmq_arrow::common::row_number::{row_number, row_range};
 use rmq_arrow::common::workers::Workers;

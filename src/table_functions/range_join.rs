@@ -31,8 +31,8 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 use futures::FutureExt;
 
-use crate::common::column_ref::Names;
-use crate::optimizer::logical::table_function::{ArgumentRejection, RangeJoinCall};
+use datafusion_rmq_logical::common::column_ref::Names;
+use datafusion_rmq_logical::rules::table_function::{ArgumentRejection, RangeJoinCall};
 
 /// A description of the arguments for error messages.
 const ARGUMENTS: &str = "a table, the table that is searched, equality keys, a window as a condition, aggregates, and optionally 'include \

@@ -12,8 +12,8 @@ use datafusion::common::{Column, DFSchema, Result, TableReference, field_not_fou
 use datafusion::datasource::ViewTable;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF, lit};
 
-use crate::common::column_ref::Names;
-use crate::expr::range_udf::{RangeUdf, column_text};
+use datafusion_rmq_logical::common::column_ref::Names;
+use datafusion_rmq_logical::expr::range_udf::{RangeUdf, column_text};
 use rmq_arrow::common::range_function::{RangeFunction, RangeResult};
 use rmq_engine::Extreme;
 

@@ -7,8 +7,8 @@ use std::thread::available_parallelism;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, plan_datafusion_err};
 
-use crate::common::options::{EngineChoice, RmqOptions};
 use crate::kept::catalog::IndexCatalog;
+use datafusion_rmq_logical::common::options::{EngineChoice, RmqOptions};
 use rmq_arrow::index::devices::{DeviceEngine, Target};
 use rmq_engine::cost_model::{self, Choice, Workload};
 use rmq_engine::{BuildOptions, ColumnSize, EngineError};

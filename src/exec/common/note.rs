@@ -7,8 +7,8 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
 
-use crate::common::sql_text::tree_text;
 use crate::exec::common::plan_methods::{no_expressions, replace_input, rows_of_input};
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::sql_text::tree_text;
 use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Hides a plan, which is no child, from optimizer rules and from engines that divide plans into tasks.
 ///

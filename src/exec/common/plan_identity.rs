@@ -11,8 +11,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
-use crate::common::identity::Identity;
 use crate::exec::common::plan_key::{FilePart, Layout, Operator, ParquetScan, PlanKey};
+use crate::kept::identity::Identity;
 
 impl PlanKey {
     /// Adds what the plan does to `identity`, and how its files are divided, which changes with a table, to `version`.

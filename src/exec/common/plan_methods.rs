@@ -85,7 +85,8 @@ macro_rules! rows_of_input {
             inputs: &[std::sync::Arc<datafusion::common::Statistics>],
             _args: &datafusion::physical_plan::statistics::StatisticsArgs,
         ) -> datafusion::common::Result<std::sync::Arc<datafusion::common::Statistics>> {
-            let [input] = $crate::common::inputs::inputs_of(self.name(), inputs.to_vec())?;
+            let [input] =
+                datafusion_rmq_logical::common::inputs::inputs_of(self.name(), inputs.to_vec())?;
             Ok(input)
         }
     };
@@ -102,7 +103,7 @@ macro_rules! replace_input {
             std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
         > {
             let $this = self;
-            let [$input] = $crate::common::inputs::inputs_of($this.name(), children)?;
+            let [$input] = datafusion_rmq_logical::common::inputs::inputs_of($this.name(), children)?;
             Ok(std::sync::Arc::new($replaced))
         }
 
@@ -124,7 +125,7 @@ macro_rules! no_inputs {
         ) -> datafusion::common::Result<
             std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
         > {
-            let [] = $crate::common::inputs::inputs_of(self.name(), children)?;
+            let [] = datafusion_rmq_logical::common::inputs::inputs_of(self.name(), children)?;
             Ok(self)
         }
 

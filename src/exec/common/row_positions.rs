@@ -39,10 +39,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::TryStreamExt;
 
-use crate::common::inputs::inputs_of;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::plan_methods::{no_expressions, replace_input, row_for_row};
+use datafusion_rmq_logical::common::inputs::inputs_of;
 
 /// The name of the column of positions.
 const POSITION: &str = "__rmq_position";

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use crate::common::options::{EngineChoice, RmqOptions};
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::reserved_index::DeviceBytes;
+use datafusion_rmq_logical::common::options::{EngineChoice, RmqOptions};
 use rmq_arrow::common::errors::engine_error;
 use rmq_arrow::index::column_statistics::ColumnStatistics;
 use rmq_arrow::index::devices::DeviceEngine;

@@ -12,9 +12,9 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::sql_text::tree_text;
 use crate::exec::common::plan_methods::{no_expressions, no_inputs, operators_text};
 use crate::kept::table_version::StatedTable;
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Returns the rows of the scan of a [`VersionedTable`](crate::VersionedTable), by whose version range joins keep them.
 /// No rule looks into the scan: another division of it would return the rows in another order.

@@ -7,9 +7,8 @@
 use arrow::compute::SortOptions;
 use rmq_engine::{Extreme, RangeEnd};
 
-use crate::exec::range_join::order_statistic::order_statistic;
-use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
-use crate::logical_plan::range_join::AggregateKind;
+use datafusion_rmq_logical::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
+use datafusion_rmq_logical::logical_plan::range_join::AggregateKind;
 use rmq_arrow::common::range_function::IndexKind;
 use rmq_arrow::index::threshold::ThresholdTest;
 
@@ -219,7 +218,7 @@ impl AggregateEntry {
             AggregateKind::Accumulate => {
                 let needs = (0..arguments).map(|argument| (argument, Structure::Array));
                 let mut needs: Vec<_> = needs.collect();
-                if let Some(statistic) = call.and_then(order_statistic) {
+                if let Some(statistic) = call.and_then(AccumulatorCall::order_statistic) {
                     needs.push((0, Structure::OrderStatistics(statistic.kind())));
                 }
                 let returns_ranges =

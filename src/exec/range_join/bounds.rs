@@ -9,7 +9,7 @@ use arrow::compute::{filter_record_batch, take};
 use datafusion::common::Result;
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
-use crate::expr::key_bound::KeyBoundUdf;
+use datafusion_rmq_logical::expr::key_bound::KeyBoundUdf;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::Comparison;
 

@@ -7,12 +7,12 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::sql_text::physical_text;
 use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure, Structures};
 use crate::exec::range_join::row_join::RowJoin;
-use crate::expr::late_error::{FailedRow, evaluate_late};
-use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
-use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+use datafusion_rmq_logical::common::sql_text::physical_text;
+use datafusion_rmq_logical::expr::late_error::{FailedRow, evaluate_late};
+use datafusion_rmq_logical::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
+use datafusion_rmq_logical::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_engine::Comparison;
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and

@@ -5,7 +5,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::range_join::aggregate_table::{AggregateEntry, Structure};
-use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
+use datafusion_rmq_logical::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 use rmq_arrow::common::ordered_type::{is_ranked, key_layout};
 use rmq_engine::Addends;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result};
 
-use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::reserved_index::DeviceBytes;
+use datafusion_rmq_logical::common::options::ByteSize;
 use rmq_arrow::common::errors::engine_error;
 use rmq_arrow::index::cpu_fallback::device_failure;
 use rmq_arrow::index::devices::{DeviceEngine, Target};

@@ -9,7 +9,6 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::{EngineChoice, RmqOptions};
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::common::statistic_copies::CopyDevices;
 use crate::exec::common::statistics::expected_rows;
@@ -17,7 +16,8 @@ use crate::exec::range_join::aggregate_table::AggregateEntry;
 use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::common::options::{EngineChoice, RmqOptions};
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 use rmq_arrow::common::ordered_type::key_bytes;
 use rmq_arrow::index::devices::Target;
 

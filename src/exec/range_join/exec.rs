@@ -80,7 +80,6 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::projection::EmbeddedProjection;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions, SessionRole};
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::common::ordered_rows::has_all_rows;
@@ -101,7 +100,8 @@ use crate::exec::range_join::reach::window_reach::{has_reach, is_known_to_scans}
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::row_properties;
 use crate::kept::catalog::{IndexCatalog, SharedIndexes};
-use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
+use datafusion_rmq_logical::common::options::{PruningChoice, RmqOptions, SessionRole};
+use datafusion_rmq_logical::logical_plan::range_join::{RangeAggregate, RangeJoinSpec};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match,
 /// or the rows of one side by whether they match. Keeps the partitions of the probe side, and its order unless rows of

@@ -27,8 +27,6 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
-use crate::common::inputs::inputs_of;
-use crate::common::sql_text::{cut, tree_text};
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::plan_methods::{visit_all, with_new_children};
 use crate::exec::range_join::build_side::origin::BuildOrigin;
@@ -43,7 +41,9 @@ use crate::exec::range_join::probe::probe_input::ProbeInput;
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::keeps_order;
-use crate::logical_plan::range_join::Unmatched;
+use datafusion_rmq_logical::common::inputs::inputs_of;
+use datafusion_rmq_logical::common::sql_text::{cut, tree_text};
+use datafusion_rmq_logical::logical_plan::range_join::Unmatched;
 
 /// The most characters of a part of a label in the tree form of EXPLAIN, besides the range: some six lines.
 const MAX_TREE_PART: usize = 120;

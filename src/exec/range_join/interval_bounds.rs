@@ -16,9 +16,9 @@ use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
-use crate::expr::shifted_bound::ZonedSumUdf;
-use crate::expr::ticks::opposite;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::expr::shifted_bound::ZonedSumUdf;
+use datafusion_rmq_logical::expr::ticks::opposite;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 
 /// The same join, over a probe side of this schema, with its bounds in the form that is evaluated fastest.
 pub(crate) fn with_fast_bounds(

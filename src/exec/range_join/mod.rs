@@ -18,7 +18,6 @@ pub(crate) mod exec_plan;
 pub(crate) mod interval_bounds;
 pub(crate) mod metrics;
 pub(crate) mod mode;
-pub(crate) mod order_statistic;
 pub(crate) mod pair_distance;
 pub(crate) mod parts;
 pub(crate) mod probe;

@@ -29,8 +29,8 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::common::options::{JoinModeChoice, RmqOptions, SessionRole};
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 
 /// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the
 /// probe side.
@@ -51,11 +51,10 @@ impl JoinMode {
     /// The mode in which joins are planned. Those to be partitioned are collected first, until a rule has found out
     /// which can be.
     pub(crate) fn planned(config: &ConfigOptions) -> Self {
-        let options = RmqOptions::of(config);
-        match options.join_mode {
-            JoinModeChoice::Collected | JoinModeChoice::Partitioned => Self::Collected,
-            JoinModeChoice::Auto if options.role == SessionRole::DividesPlans => Self::Collected,
-            JoinModeChoice::Auto | JoinModeChoice::Shared => Self::Shared,
+        if RmqOptions::of(config).shares_build_sides() {
+            Self::Shared
+        } else {
+            Self::Collected
         }
     }
 

@@ -6,7 +6,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 
 /// The parts of a range join.
 #[derive(Debug, Clone)]

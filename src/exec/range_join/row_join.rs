@@ -25,7 +25,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_threshold::{RowThreshold, renumbered, renumbered_column};
-use crate::logical_plan::nearest_rows::RowLimit;
+use datafusion_rmq_logical::logical_plan::nearest_rows::RowLimit;
 use rmq_arrow::common::dictionaries::fit;
 use rmq_arrow::common::row_number::row_numbers;
 use rmq_arrow::range_agg::values::Values;

@@ -28,7 +28,6 @@ use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions};
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::statistics::statistics;
@@ -39,7 +38,8 @@ use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::extremes;
 use crate::exec::range_join::reach::intervals::{Intervals, number};
 use crate::exec::range_join::reach::statistics_reach::is_told_by_row_groups;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::common::options::{PruningChoice, RmqOptions};
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 
 /// A probe side whose files are in the order of a column of its bounds.
 struct Ordered {

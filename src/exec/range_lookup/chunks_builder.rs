@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use crate::common::options::EngineChoice;
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::file_column::FileColumn;
 use crate::exec::range_lookup::file_rows::FileRows;
@@ -16,6 +15,7 @@ use crate::exec::range_lookup::persisted_columns::{ColumnFile, Contents};
 use crate::exec::range_lookup::required::{IndexId, IndexUse};
 use crate::exec::range_lookup::scan::{RelationScan, ScanVersion};
 use crate::kept::reserved_index::ReservedIndex;
+use datafusion_rmq_logical::common::options::EngineChoice;
 use rmq_arrow::common::ordered_type::{is_ranked, value_type};
 use rmq_arrow::index::chunk_extremes::{Block, ChunkExtremes};
 use rmq_arrow::index::column_index::ColumnIndex;

@@ -17,8 +17,6 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::inputs::inputs_of;
-use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
@@ -27,6 +25,8 @@ use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::stream::LookupStream;
+use datafusion_rmq_logical::common::inputs::inputs_of;
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their
 /// partitions.

@@ -11,7 +11,6 @@ use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
 
-use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::common::statistic_copies::CopyDevices;
@@ -27,6 +26,7 @@ use crate::kept::on_disk::OnDisk;
 use crate::kept::ready_index::ReadyIndex;
 use crate::kept::reserved_index::{IndexMemory, IndexPart, ReservedIndex};
 use crate::kept::version::Span;
+use datafusion_rmq_logical::common::options::RmqOptions;
 use rmq_arrow::common::errors::engine_error;
 use rmq_arrow::common::ordered_type::value_type;
 use rmq_arrow::common::range_function::IndexKind;

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::RepeatedPlan;
 use crate::kept::entries::{Description, Kept, KeptMemory};
-use crate::kept::named_index::NamedIndex;
 use crate::kept::reserved_index::ReservedIndex;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::common::column_ref::ColumnRef;
+use datafusion_rmq_logical::logical_plan::named_index::NamedIndex;
 use rmq_arrow::common::range_function::IndexKind;
 use rmq_arrow::index::devices::Target;
 

@@ -11,10 +11,10 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::StreamExt;
 
-use crate::common::options::ByteSize;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_lookup::scan::RelationScan;
 use crate::kept::catalog::IndexCatalog;
+use datafusion_rmq_logical::common::options::ByteSize;
 use rmq_arrow::index::sort_keys::Chunks;
 
 /// Columns in memory, each as a sequence of arrays.

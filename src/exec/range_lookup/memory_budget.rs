@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool};
 
-use crate::common::options::ByteSize;
 use crate::kept::catalog::IndexCatalog;
+use datafusion_rmq_logical::common::options::ByteSize;
 use rmq_arrow::common::ordered_type::is_ranked;
 use rmq_arrow::index::key_index::KeyIndex;
 

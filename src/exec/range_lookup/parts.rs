@@ -9,7 +9,6 @@ use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::EngineChoice;
 use crate::exec::range_lookup::call::PhysicalCall;
 use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -17,8 +16,9 @@ use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
-use crate::expr::index_lookup::IndexSlot;
 use crate::kept::catalog::SharedIndexes;
+use datafusion_rmq_logical::common::options::EngineChoice;
+use datafusion_rmq_logical::expr::index_lookup::IndexSlot;
 use rmq_arrow::common::range_function::{IndexKind, RangeFunction};
 
 /// The parts of a relation.

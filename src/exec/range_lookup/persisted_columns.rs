@@ -18,12 +18,12 @@ use datafusion::common::{Result, exec_err};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 
-use crate::common::identity::Identity;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_identity::add_expression;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_lookup::loaded_columns::ColumnMemory;
 use crate::exec::range_lookup::scan::{PlannedScan, RelationScan, ScanVersion};
+use crate::kept::identity::Identity;
 use crate::kept::index_file::IndexFile;
 use crate::kept::on_disk::OnDisk;
 use crate::kept::reserved_index::{IndexMemory, ReservedIndex};
@@ -230,7 +230,7 @@ mod tests {
     use datafusion::execution::TaskContext;
 
     use super::*;
-    use crate::common::options::ByteSize;
+    use datafusion_rmq_logical::common::options::ByteSize;
 
     /// Files whose checksums are right, with something else than the values of the column.
     #[tokio::test]

@@ -28,14 +28,14 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::inputs::inputs_of;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
 use crate::exec::common::plan_methods::{no_expressions, replace_input, row_for_row};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
-use crate::expr::index_lookup::{IndexSlot, RunId};
+use datafusion_rmq_logical::common::inputs::inputs_of;
+use datafusion_rmq_logical::expr::index_lookup::{IndexSlot, RunId};
 use rmq_arrow::common::range_function::RangeFunction;
 
 /// An index, and the slot in which an expression finds it.
@@ -184,7 +184,7 @@ impl ExecutionPlan for PrepareIndexesExec {
                 if first {
                     metrics.record_index(&prepared);
                 }
-                slot.put(&run, prepared.ready, slots);
+                slot.put(&run, Arc::new(prepared.ready), slots);
             }
             drop(preparing);
             let with_run = move |batch: RecordBatch| {

@@ -7,15 +7,15 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::RmqOptions;
-use crate::common::unique_id::unique_id;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::range_lookup::Source;
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::common::unique_id::unique_id;
+use datafusion_rmq_logical::logical_plan::range_lookup::Source;
 use rmq_arrow::common::range_function::IndexKind;
 
 /// A relation that calls of one query look up in. All operators with such calls share it.

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err};
 
-use crate::common::column_ref::ColumnRef;
-use crate::common::options::{EngineChoice, RmqOptions};
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::kept_index::IndexKey;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::kept::catalog::IndexCatalog;
-use crate::logical_plan::range_lookup::Source;
+use datafusion_rmq_logical::common::column_ref::ColumnRef;
+use datafusion_rmq_logical::common::options::{EngineChoice, RmqOptions};
+use datafusion_rmq_logical::logical_plan::range_lookup::Source;
 use rmq_arrow::common::ordered_type::key_bytes;
 use rmq_arrow::common::range_function::IndexKind;
 use rmq_arrow::index::devices::Target;

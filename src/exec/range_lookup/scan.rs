@@ -20,12 +20,12 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::column_ref::ColumnRef;
 use crate::exec::common::file_versions::file_versions;
 use crate::exec::common::pieces::over_pieces;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::kept::table_version::{StatedTable, VersionedTypes};
 use crate::kept::version::{FileVersion, Span, Version};
+use datafusion_rmq_logical::common::column_ref::ColumnRef;
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use datafusion::common::{Result, exec_err};
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::column_ref::ColumnRef;
 use crate::exec::common::plan_key::{RepeatedPlan, ScanPlan};
 use crate::exec::common::statistics::{exact, exact_rows};
 use crate::exec::range_lookup::scan::{RelationScan, plan_table_scan};
 use crate::kept::table_version::VersionedTypes;
+use datafusion_rmq_logical::common::column_ref::ColumnRef;
 
 /// The source of a relation's rows.
 #[derive(Debug)]

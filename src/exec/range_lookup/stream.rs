@@ -21,6 +21,7 @@ use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::kept::ready_index::ReadyIndex;
+use datafusion_rmq_logical::expr::index_lookup::RunIndex;
 use rmq_arrow::common::range_function::RangeFunction;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::index::best_positions::CountedRanges;

@@ -23,8 +23,6 @@ use datafusion::physical_plan::{
 use futures::stream::{BoxStream, select_all};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::inputs::inputs_of;
-use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext, SharedWork};
 use crate::exec::common::output_batches::OutputBatches;
@@ -33,6 +31,8 @@ use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
 use crate::exec::unique_groups::replay::ReplayExec;
 use crate::exec::unique_groups::source::SourceKeys;
+use datafusion_rmq_logical::common::inputs::inputs_of;
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Computes the output of a grouped aggregate without a hash table if each input row is a group of its own.
 ///

@@ -22,7 +22,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::unique_groups::ascending::can_ascend;
-use crate::expr::total_order::TotalOrderUdaf;
+use datafusion_rmq_logical::expr::total_order::TotalOrderUdaf;
 use rmq_arrow::common::ordered_type::{is_ordered, value_type};
 
 /// The output of an aggregate whose groups are single rows.

@@ -11,8 +11,8 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::exec::common::blocking::Waiting;
 use crate::states::range_accumulators::accumulate_ranges;
-use crate::states::state_function::StateFunction;
 use crate::states::state_tree::{AggregatedRows, Blocks, StateTree};
+use datafusion_rmq_logical::expr::state_function::StateFunction;
 use rmq_arrow::common::workers::Workers;
 
 /// The value of each frame, which an accumulator of its own finds, by reading its rows or by merging states of blocks.

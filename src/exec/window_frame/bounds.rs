@@ -11,9 +11,9 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
 
-use crate::expr::decimal_average::decimal_digits;
-use crate::expr::shifted_bound::{MOST_BACK, calendar_offset, saturating_sums};
-use crate::expr::ticks::opposite;
+use datafusion_rmq_logical::expr::decimal_average::decimal_digits;
+use datafusion_rmq_logical::expr::shifted_bound::{MOST_BACK, calendar_offset, saturating_sums};
+use datafusion_rmq_logical::expr::ticks::opposite;
 
 /// The frames of rows of sorted groups.
 pub(crate) struct FrameBounds {
@@ -57,17 +57,6 @@ struct Beyond {
 }
 
 impl FrameBounds {
-    /// Whether frames of keys end at a distance from the row.
-    pub(crate) fn end_at_distance(frame: &WindowFrame) -> bool {
-        let has_distance = match &frame.end_bound {
-            WindowFrameBound::Preceding(distance) | WindowFrameBound::Following(distance) => {
-                !distance.is_null()
-            }
-            WindowFrameBound::CurrentRow => false,
-        };
-        has_distance && frame.units == WindowFrameUnits::Range
-    }
-
     /// Whether days or months are added to timestamps of these types in the calendar. DataFusion takes a time that the
     /// clocks leave out for one beyond all times.
     pub(crate) fn are_of_calendar(frame: &WindowFrame, keys: &[DataType]) -> bool {

@@ -25,7 +25,7 @@ use crate::exec::common::blocking::Waiting;
 use crate::exec::window_frame::accumulated::accumulated;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::clauses::{has_filter, ignores_nulls};
-use crate::expr::order_statistic::order_statistic_of;
+use datafusion_rmq_logical::expr::order_statistic::order_statistic_of;
 use rmq_arrow::common::ordered_type::{key_layout, value_type};
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::workers::Workers;

@@ -19,11 +19,11 @@ use datafusion::physical_plan::{
 };
 use futures::stream;
 
-use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::common::plan_methods::with_new_children;
 use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::stream::FrameStream;
+use datafusion_rmq_logical::common::sql_text::tree_text;
 
 /// Window functions over frames that slide, answered as ranges of positions.
 #[derive(Debug)]

@@ -14,16 +14,10 @@
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryLimit;
-use datafusion::logical_expr::LogicalPlan;
 
 use crate::exec::common::statistics::{exact_rows, expected_rows, statistics};
-use crate::exec::range_join::reach::collected_reach::MAX_EAGERLY_SORTED_ROWS;
 use crate::optimizer::cost::equal_rows::{Sides, equal_rows};
-use crate::optimizer::cost::max_rows::max_rows;
-
-/// A side with at most this many rows is compared with all of the other one, by `DataFusion`'s join, in less time than
-/// that takes to sort.
-pub(crate) const FEW_ROWS: usize = 16;
+use datafusion_rmq_logical::rules::common::max_rows::{FEW_ROWS, MAX_EAGERLY_SORTED_ROWS};
 
 /// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join
 /// spends a fifth of that on them.
@@ -78,13 +72,6 @@ pub(crate) fn are_slow_to_join(pairs: u128, operators: usize) -> bool {
 #[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 pub(crate) fn are_slow_to_aggregate(pairs: u128) -> bool {
     pairs as f64 * AGGREGATED_PAIR_NS > NOTED_NS
-}
-
-/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side
-/// would cost more than it saves.
-pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
-    let few = max_rows(probe).is_some_and(|rows| rows <= FEW_ROWS);
-    few && max_rows(build).is_none_or(|rows| rows > MAX_EAGERLY_SORTED_ROWS)
 }
 
 /// Why a join that returns rows should be faster as `DataFusion` plans it, if it should. Of each range about

@@ -16,7 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::optimizer::cost::sources::sampled;
-use crate::optimizer::lossless_casts::keeps_values;
+use datafusion_rmq_logical::conditions::lossless_casts::keeps_values;
 
 /// How many rows of an in-memory table are looked at.
 pub(crate) const SAMPLED_ROWS: usize = 4096;

@@ -15,9 +15,9 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::expr::key_bound::integer_limits;
 use crate::optimizer::cost::equal_rows::integer;
 use crate::optimizer::cost::sources::{source_of, table_of};
+use datafusion_rmq_logical::expr::key_bound::integer_limits;
 
 /// Whether both of these ends can be added to an expression over a plan, for all of its rows, in an integer type.
 /// `false` if nothing shows it.

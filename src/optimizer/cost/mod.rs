@@ -1,10 +1,9 @@
-//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`. `max_rows`,
-//! `equal_rows` and `range_rows` are what is known of the sides, from a logical plan and from physical ones. `extremes`
+//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`.
+//! `equal_rows` and `range_rows` are what is known of the sides. `extremes`
 //! says whether differences may wrap around, `sources` finds the table below a plan.
 
 pub(crate) mod decision;
 pub(crate) mod equal_rows;
 pub(crate) mod extremes;
-pub(crate) mod max_rows;
 pub(crate) mod range_rows;
 pub(crate) mod sources;

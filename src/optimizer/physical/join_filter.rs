@@ -13,21 +13,18 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::{JoinSide, Result, ScalarValue};
-use datafusion::logical_expr::{Operator, ScalarUDF};
-use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, LikeExpr, Literal,
-};
+use datafusion::common::{JoinSide, Result};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
-use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
-use crate::expr::key_bound::KeyBoundUdf;
-use crate::optimizer::condition::{Compared, Open, Operand, Range, Sides, operator, with_null_key};
-use crate::optimizer::infallible::is_infallible;
+use datafusion_rmq_logical::conditions::condition::{
+    Compared, Open, Operand, Range, Sides, with_null_key,
+};
+use datafusion_rmq_logical::conditions::infallible::is_infallible;
 use rmq_arrow::common::dictionaries::has_few_keys;
 use rmq_arrow::common::ordered_type::{is_ordered, is_ranked, value_type};
 use rmq_engine::Comparison;
@@ -399,98 +396,6 @@ pub(crate) fn compared_sides(
     filter: &JoinFilter,
 ) -> Option<Compared<PhysicalExprRef>> {
     sides_of(filter, |sides| sides.stated(conjunct))
-}
-
-impl Operand for PhysicalExprRef {
-    type Schema = Schema;
-
-    fn data_type(&self, schema: &Schema) -> Result<DataType> {
-        self.as_ref().data_type(schema)
-    }
-
-    fn may_be_null(&self, schema: &Schema) -> Result<bool> {
-        self.as_ref().nullable(schema)
-    }
-
-    fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
-        let binary = self.downcast_ref::<BinaryExpr>()?;
-        Some((binary.left(), *binary.op(), binary.right()))
-    }
-
-    fn as_null_check(&self) -> Option<&Self> {
-        Some(self.downcast_ref::<IsNullExpr>()?.arg())
-    }
-
-    fn as_like(&self) -> Option<(&Self, &Self)> {
-        let like = self.downcast_ref::<LikeExpr>()?;
-        let is_plain = !like.negated() && !like.case_insensitive();
-        is_plain.then_some((like.expr(), like.pattern()))
-    }
-
-    fn as_constant(&self) -> Option<&ScalarValue> {
-        Some(self.downcast_ref::<Literal>()?.value())
-    }
-
-    fn cast_operand(&self) -> Option<(&Self, &DataType)> {
-        let cast = self.downcast_ref::<CastExpr>()?;
-        Some((cast.expr(), cast.cast_type()))
-    }
-
-    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])> {
-        let call = self.downcast_ref::<ScalarFunctionExpr>()?;
-        Some((call.fun(), call.args()))
-    }
-
-    fn is_column(&self) -> bool {
-        self.is::<Column>()
-    }
-
-    fn infallible_operands(&self, _schema: &Schema) -> Result<Option<Vec<&Self>>> {
-        let is_choice =
-            self.is::<CaseExpr>() || self.is::<IsNullExpr>() || self.is::<IsNotNullExpr>();
-        Ok(is_choice.then(|| self.children()))
-    }
-
-    fn comparing((key, comparison, bound): Compared<Self>) -> Self {
-        Arc::new(BinaryExpr::new(key, operator(comparison), bound))
-    }
-
-    fn converted(
-        self,
-        conversion: KeyBoundUdf,
-        is_open: Option<Self>,
-        schema: &Schema,
-    ) -> Result<Self> {
-        let offset = conversion.shown_offset();
-        let offset = offset.map(Self::constant);
-        let is_open = is_open.map(|null| Arc::new(IsNullExpr::new(null)) as Self);
-        let args = [self].into_iter().chain(is_open.or(offset)).collect();
-        Self::call(Arc::new(ScalarUDF::from(conversion)), args, schema)
-    }
-
-    fn constant(value: ScalarValue) -> Self {
-        Arc::new(Literal::new(value))
-    }
-
-    fn null_check(self) -> Self {
-        Arc::new(IsNullExpr::new(self))
-    }
-
-    fn or_value(self, value: ScalarValue) -> Result<Self> {
-        let is_known = Arc::new(IsNotNullExpr::new(Arc::clone(&self))) as Self;
-        let otherwise = Some(Self::constant(value));
-        Ok(Arc::new(CaseExpr::try_new(
-            None,
-            vec![(is_known, self)],
-            otherwise,
-        )?))
-    }
-
-    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Schema) -> Result<Self> {
-        let options = Arc::new(ConfigOptions::default());
-        let call = ScalarFunctionExpr::try_new(function, arguments, schema, options)?;
-        Ok(Arc::new(call))
-    }
 }
 
 /// The one side that an expression has columns of.

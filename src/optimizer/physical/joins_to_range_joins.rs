@@ -29,25 +29,25 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, build_join_schema};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
-use crate::common::options::{RangeJoinChoice, RmqOptions};
-use crate::common::sql_text::numbered_text;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::interval_bounds::with_fast_bounds;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::parts::RangeJoinParts;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::expr::index_lookup::IndexLookupUdf;
-use crate::logical_plan::range_join::{
-    AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
-};
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::physical::filtered_join::Join;
 use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::physical::no_range::compares_sides;
 use crate::optimizer::physical::physical_rule::physical_rule;
 use crate::optimizer::physical::searched_side::{Oriented, choose_side};
-use crate::optimizer::rejection::{Match, reject};
+use datafusion_rmq_logical::common::options::{RangeJoinChoice, RmqOptions};
+use datafusion_rmq_logical::common::sql_text::numbered_text;
+use datafusion_rmq_logical::conditions::rejection::{Match, reject};
+use datafusion_rmq_logical::expr::index_lookup::IndexLookupUdf;
+use datafusion_rmq_logical::logical_plan::range_join::{
+    AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
+};
 
 physical_rule!(
     /// Replaces joins over a range by range joins that return rows, where DataFusion's join would compare many pairs.

@@ -11,10 +11,10 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::optimizer::condition::comparison;
 use crate::optimizer::physical::join_filter::compared_sides;
-use crate::optimizer::rejection::{mixes_ends, mixes_sides};
-use crate::optimizer::written::written_physical;
+use datafusion_rmq_logical::conditions::condition::comparison;
+use datafusion_rmq_logical::conditions::rejection::{mixes_ends, mixes_sides};
+use datafusion_rmq_logical::conditions::written::written_physical;
 
 /// Why a filter, whose left side is the probe side, has no range.
 pub(crate) fn why_no_range(

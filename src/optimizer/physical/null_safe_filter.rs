@@ -11,9 +11,9 @@ use datafusion::physical_expr::utils::{conjunction_opt, split_conjunction};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::optimizer::infallible::is_infallible;
-use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::physical::join_filter::{over_side, sides_of, with_its_columns};
+use datafusion_rmq_logical::conditions::infallible::is_infallible;
+use datafusion_rmq_logical::conditions::null_safe_keys::null_safe_keys;
 
 /// A pair of equality keys, over the probe side and over the build side.
 pub(super) type Keys = (PhysicalExprRef, PhysicalExprRef);

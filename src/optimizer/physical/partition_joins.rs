@@ -22,10 +22,10 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::{JoinModeChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::optimizer::physical::physical_rule::physical_rule;
+use datafusion_rmq_logical::common::options::{JoinModeChoice, RmqOptions};
 
 physical_rule!(
     /// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.

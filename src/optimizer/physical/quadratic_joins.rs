@@ -17,17 +17,18 @@ use datafusion::physical_plan::joins::{
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 
-use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::optimizer::cost::decision::{FEW_ROWS, are_slow_to_aggregate, are_slow_to_join};
+use crate::optimizer::cost::decision::{are_slow_to_aggregate, are_slow_to_join};
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::joins_to_range_joins::{
     compared_pairs, compares_without_range, why_stays,
 };
-use crate::optimizer::written::Conditions;
+use datafusion_rmq_logical::common::options::{RangeJoinChoice, RmqOptions};
+use datafusion_rmq_logical::conditions::written::Conditions;
+use datafusion_rmq_logical::rules::common::max_rows::FEW_ROWS;
 
 /// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
 /// left as it was.

@@ -8,18 +8,18 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::RangeJoinChoice;
 use crate::exec::common::statistics::expected_rows;
-use crate::exec::range_join::reach::collected_reach::MAX_EAGERLY_SORTED_ROWS;
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::cost::range_rows::rows_in_range;
-use crate::optimizer::null_safe_keys::null_safe_keys;
 use crate::optimizer::physical::filtered_join::Join;
 use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::physical::null_safe_filter::{Keys, take_null_safe_keys};
-use crate::optimizer::rejection::{Match, reject};
+use datafusion_rmq_logical::common::options::RangeJoinChoice;
+use datafusion_rmq_logical::conditions::null_safe_keys::null_safe_keys;
+use datafusion_rmq_logical::conditions::rejection::{Match, reject};
+use datafusion_rmq_logical::rules::common::max_rows::MAX_EAGERLY_SORTED_ROWS;
 use rmq_arrow::sorted::groups::Groups;
 
 /// With more than one probe row for this many build rows, their windows are not expected to prune the build side.

@@ -17,13 +17,13 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::tree_node::PlanContext;
 use datafusion::physical_plan::union::InterleaveExec;
 
-use crate::common::options::RmqOptions;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::unique_groups::exec::UniqueGroupsExec;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::ReplayExec;
 use crate::optimizer::physical::physical_rule::physical_rule;
+use datafusion_rmq_logical::common::options::RmqOptions;
 
 physical_rule!(
     /// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe

@@ -14,12 +14,13 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use crate::common::options::RmqOptions;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::exec::WindowFrameExec;
 use crate::optimizer::physical::physical_rule::physical_rule;
-use crate::optimizer::rejection::{Match, or_log, reject};
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::conditions::rejection::{Match, or_log, reject};
+use datafusion_rmq_logical::rules::filtered_frames::ends_at_distance;
 
 physical_rule!(
     /// Answers window functions over frames that slide by indexes and prefix sums, and the last value that is not NULL
@@ -182,7 +183,7 @@ fn sliding_call(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Match<Option<Fra
         return Ok(None);
     }
     let call = FrameCall::try_match(expr, schema)?;
-    if frame.is_ever_expanding() && !FrameBounds::end_at_distance(frame) {
+    if frame.is_ever_expanding() && !ends_at_distance(frame) {
         return Ok(call.filter(FrameCall::reads_growing_frames));
     }
     Ok(call)

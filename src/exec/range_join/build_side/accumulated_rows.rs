@@ -15,9 +15,9 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::logical_plan::accumulator_call::AccumulatorCall;
-use crate::states::state_function::StateFunction;
 use crate::states::state_tree::AggregatedRows;
+use datafusion_rmq_logical::expr::state_function::StateFunction;
+use datafusion_rmq_logical::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_arrow::sorted::id_table::number;
 
 /// The rows that an accumulator sees between two checks for cancellation.

@@ -20,10 +20,9 @@ use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::order_statistic::order_statistic;
-use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use crate::states::range_accumulators::accumulate_ranges;
 use crate::states::state_tree::AggregatedRows;
+use datafusion_rmq_logical::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use rmq_arrow::common::range_groups::RangeGroups;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::rows_between;
@@ -65,7 +64,8 @@ impl RangeAccumulator {
         memory: &MemoryReservation,
     ) -> Result<Self> {
         let value_type = columns.first().map(|values| values.data_type().clone());
-        let statistics = order_statistic(call)
+        let statistics = call
+            .order_statistic()
             .filter(|statistic| value_type.is_some_and(|t| statistic.is_known_for(&t)))
             .zip(statistics);
         let rows = Arc::new(AccumulatedRows::try_new(call, columns.to_vec(), memory)?);

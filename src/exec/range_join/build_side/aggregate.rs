@@ -15,7 +15,7 @@ use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::{ListedOtherwise, OrderStatistics};
 use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::logical_plan::range_join::AggregateKind;
+use datafusion_rmq_logical::logical_plan::range_join::AggregateKind;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::{row_number, rows_between};
 use rmq_arrow::index::key_index::KeyIndex;

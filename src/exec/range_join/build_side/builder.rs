@@ -10,7 +10,6 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
-use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect_or_spill::{Collected, CollectedRows, collect};
@@ -27,6 +26,7 @@ use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
+use datafusion_rmq_logical::common::options::RmqOptions;
 use rmq_arrow::index::devices::Target;
 
 /// What building one build side needs.

@@ -12,7 +12,7 @@ use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::{BuildColumns, ValueAggregate};
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::device_aggregates::addends;
-use crate::logical_plan::range_join::AggregateKind;
+use datafusion_rmq_logical::logical_plan::range_join::AggregateKind;
 use rmq_arrow::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
 use rmq_arrow::common::workers::Workers;
 use rmq_arrow::index::decoder::{Decoder, buffer};

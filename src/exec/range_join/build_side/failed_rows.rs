@@ -5,7 +5,7 @@ use arrow::compute::{concat, take_arrays};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::expr::late_error::FailedRow;
+use datafusion_rmq_logical::expr::late_error::FailedRow;
 use rmq_arrow::common::array_bytes::{array_bytes, arrays_bytes};
 
 /// Rows for which the range key fails, with the columns of `BuildColumns`, and their errors.

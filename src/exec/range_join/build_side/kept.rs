@@ -37,7 +37,6 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::{ByteSize, RmqOptions};
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::{ScanPlan, is_repeatable, over};
 use crate::exec::range_join::aggregate_table::Structures;
@@ -58,6 +57,7 @@ use crate::kept::catalog::{IndexCatalog, SessionCatalog};
 use crate::kept::entries::Kept;
 use crate::kept::giving_pool::GivingPool;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::common::options::{ByteSize, RmqOptions};
 use rmq_arrow::index::devices::Target;
 use rmq_engine::Comparison;
 

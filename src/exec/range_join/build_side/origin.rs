@@ -11,7 +11,6 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 
-use crate::common::options::RmqOptions;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::kept_lookup::KeptLookup;
 use crate::exec::range_join::build_side::kept_on_devices::DeviceSegment;
@@ -21,6 +20,7 @@ use crate::exec::range_join::metrics::ROWS_SCANNED;
 use crate::kept::catalog::IndexCatalog;
 use crate::kept::entries::Kept;
 use crate::kept::version::Version;
+use datafusion_rmq_logical::common::options::RmqOptions;
 
 /// Where a build side comes from.
 #[derive(Debug, Clone, Copy)]

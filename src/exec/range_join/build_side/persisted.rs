@@ -23,7 +23,6 @@ use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::identity::Identity;
 use crate::exec::common::plan_identity::{add_expression, add_expressions};
 use crate::exec::range_join::aggregate_table::{Structure, Structures};
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -32,6 +31,7 @@ use crate::exec::range_join::build_side::kept_side::{JoinValues, RowsKey, Segmen
 use crate::exec::range_join::build_side::side::{Movement, SortedSide};
 use crate::exec::range_join::build_side::sort_and_index::SortAndIndex;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
+use crate::kept::identity::Identity;
 use crate::kept::index_file::{IndexFile, OpenIndexFile};
 use crate::kept::version::Version;
 use rmq_arrow::common::array_bytes::{arrays_bytes, compact, compact_if_sparse};

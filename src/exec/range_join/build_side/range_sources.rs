@@ -16,7 +16,7 @@ use datafusion::common::{
 
 use crate::exec::common::once_per_run::lock;
 use crate::exec::range_join::build_side::accumulator::{RangeAccumulator, accumulated};
-use crate::logical_plan::accumulator_call::AccumulatorCall;
+use datafusion_rmq_logical::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_arrow::common::range_groups::RangeGroups;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::{row_number, rows_between};

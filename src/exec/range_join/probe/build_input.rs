@@ -7,7 +7,6 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::RmqOptions;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
@@ -23,6 +22,7 @@ use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::row_join::RowJoin;
+use datafusion_rmq_logical::common::options::RmqOptions;
 use rmq_arrow::index::devices::Target;
 
 /// The input of a build side, and what building it needs.

@@ -20,7 +20,7 @@ use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::probe::candidate_pairs::CandidateSlice;
 use crate::exec::range_join::probe::search_window::{SearchWindow, take_from};
 use crate::exec::range_join::row_join::RowJoin;
-use crate::logical_plan::nearest_rows::RowLimit;
+use datafusion_rmq_logical::logical_plan::nearest_rows::RowLimit;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::row_number;
 use rmq_engine::RangeEnd;

@@ -20,7 +20,7 @@ use crate::exec::range_join::probe::segments::{Segmented, SegmentedSide};
 use crate::exec::range_join::probe::spilled::partials::Partials;
 use crate::exec::range_join::shifted_bounds::ShiftedBounds;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::logical_plan::range_join::Unmatched;
+use datafusion_rmq_logical::logical_plan::range_join::Unmatched;
 use rmq_engine::CandidateRanges;
 
 /// A build side on devices.

@@ -16,7 +16,7 @@ use crate::exec::range_join::probe::probe_input::{BatchStream, next_with_rows};
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
-use crate::logical_plan::range_join::Unmatched;
+use datafusion_rmq_logical::logical_plan::range_join::Unmatched;
 
 /// Joins the rows that have been read of a partition, and the rest, with a build side that is not sliced.
 pub(super) async fn join_prepared(

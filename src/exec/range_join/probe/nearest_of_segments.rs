@@ -10,7 +10,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::PairBuffer;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
-use crate::logical_plan::nearest_rows::RowLimit;
+use datafusion_rmq_logical::logical_plan::nearest_rows::RowLimit;
 use rmq_arrow::common::dictionaries::select;
 use rmq_arrow::common::row_number::{row_number, row_numbers};
 use rmq_arrow::range_agg::values::Values;

@@ -21,7 +21,7 @@ use crate::exec::range_join::probe::closest::ClosestMatches;
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::logical_plan::nearest_rows::RowLimit;
+use datafusion_rmq_logical::logical_plan::nearest_rows::RowLimit;
 
 /// The most build rows that are marked in one step: it takes about 1 ms.
 const MARKED_AT_ONCE: usize = 1 << 26;

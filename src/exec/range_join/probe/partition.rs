@@ -28,7 +28,7 @@ use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
-use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use datafusion_rmq_logical::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_arrow::common::dictionaries::fit;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::CandidateRanges;

@@ -12,7 +12,6 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::common::options::{PruningChoice, RmqOptions};
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
@@ -23,7 +22,7 @@ use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
 use crate::exec::range_join::probe::slicing::Slicing;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
-    CollectedReach, MAX_EAGERLY_SORTED_ROWS, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
+    CollectedReach, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
 use crate::exec::range_join::reach::intervals::{
     Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS, MAX_SCAN_INTERVALS,
@@ -36,7 +35,9 @@ use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
 use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::kept::giving_pool::GivingPool;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::common::options::{PruningChoice, RmqOptions};
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::rules::common::max_rows::MAX_EAGERLY_SORTED_ROWS;
 use rmq_arrow::common::workers::Workers;
 
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all

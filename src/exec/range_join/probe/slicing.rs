@@ -10,7 +10,6 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::data_size::DataSize;
@@ -21,7 +20,8 @@ use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::reach::whole_keys::is_whole_number;
 use crate::exec::range_join::reach::window_reach::{Reach, are_closed, reach_of};
 use crate::kept::giving_pool::GivingPool;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::common::options::RmqOptions;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 
 /// How many parts of the rows of a partition are looked at.
 const PARTS: usize = 8;

@@ -16,13 +16,11 @@ use datafusion::physical_expr::expressions::Column;
 
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::reach::window_reach::Reach;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::rules::common::max_rows::MAX_EAGERLY_SORTED_ROWS;
 use rmq_arrow::common::array_bytes::{arrays_bytes, compact_if_sparse};
 use rmq_arrow::common::workers::Workers;
 use rmq_arrow::sorted::order_keys::OrderKeys;
-
-/// A build side of at most this many rows is always sorted: it takes only a few milliseconds.
-pub(crate) const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;
 
 /// With more than one probe row for so many build rows, the build side is sorted: to make out a window takes about as
 /// long as to sort ten rows.

@@ -30,7 +30,7 @@ use crate::exec::range_join::reach::whole_keys::{limits, numbers, value};
 use crate::exec::range_join::reach::window_reach::Reach;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 use rmq_arrow::common::row_number::row_number;
 use rmq_arrow::range_agg::values::Values;
 use rmq_arrow::sorted::groups::Groups;

@@ -16,8 +16,8 @@ use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::whole_keys::is_whole_number;
 use crate::exec::range_join::reach::window_reach::is_ordered_in_files;
 use crate::exec::range_join::row_join::RowJoin;
-use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
-use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+use datafusion_rmq_logical::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use datafusion_rmq_logical::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_arrow::common::ordered_type::value_type;
 use rmq_engine::{Comparison, Extreme, RangeEnd};
 

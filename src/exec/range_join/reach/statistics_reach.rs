@@ -16,8 +16,8 @@ use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::common::statistics::statistics;
 use crate::exec::range_join::reach::row_groups::{is_ordered, keeps_order, row_group_statistics};
 use crate::exec::range_join::reach::window_reach::Reach;
-use crate::expr::shifted_bound::{MOST_BACK, ZonedSumUdf, calendar_offset};
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::expr::shifted_bound::{MOST_BACK, ZonedSumUdf, calendar_offset};
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
 
 type Bounds = Vec<(Comparison, PhysicalExprRef)>;

@@ -18,7 +18,7 @@ use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_FINE_INTERVALS};
 use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
-use crate::logical_plan::range_join::RangeJoinSpec;
+use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
 
 /// An equality key with more values is not compared with them.
@@ -439,7 +439,7 @@ mod tests {
     use arrow::datatypes::Field;
 
     use super::*;
-    use crate::logical_plan::range_join::Unmatched;
+    use datafusion_rmq_logical::logical_plan::range_join::Unmatched;
 
     #[tokio::test]
     async fn once_windows_reach_too_much_no_more_are_made_out() {

@@ -16,7 +16,7 @@ use crate::exec::range_join::probe::spilled::run_cache::RunPart;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
-use crate::logical_plan::range_join::RangeAggregate;
+use datafusion_rmq_logical::logical_plan::range_join::RangeAggregate;
 use rmq_arrow::common::dictionaries::roomy_type;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::row_numbers;

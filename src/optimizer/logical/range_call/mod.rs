@@ -1,7 +1,0 @@
-//! Rules for the range functions, `range_min(…)` in any expression and `frame_min(…) OVER (…)`: a scalar call becomes a
-//! column that a `RangeLookup` below its expression adds.
-
-pub(crate) mod calls;
-pub(crate) mod frame_call;
-pub(crate) mod guarded_bounds;
-pub(crate) mod scalar_call;
