@@ -15,8 +15,9 @@
     reason = "two arms beside each other show both cases"
 )]
 #![allow(
-    clippy::len_without_is_empty,
+    clippy::missing_errors_doc,
     clippy::must_use_candidate,
+    clippy::new_without_default,
     clippy::return_self_not_must_use,
     reason = "public for datafusion-rmq alone"
 )]

@@ -19,9 +19,13 @@ use rmq_arrow::common::ordered_type::check_ordered;
 /// A column of a registered table, with the table's full name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ColumnRef {
+    /// The catalog of the table.
     pub catalog: Arc<str>,
+    /// The schema of the table.
     pub schema: Arc<str>,
+    /// The name of the table.
     pub table: Arc<str>,
+    /// The name of the column.
     pub column: String,
 }
 
@@ -33,6 +37,7 @@ impl Display for ColumnRef {
 }
 
 impl ColumnRef {
+    /// The full name of the table.
     pub fn table_reference(&self) -> ResolvedTableReference {
         ResolvedTableReference {
             catalog: Arc::clone(&self.catalog),
@@ -55,6 +60,7 @@ pub struct Names {
 }
 
 impl Names {
+    /// The names of these catalogs, by the options of `config`.
     pub fn new(catalogs: &Arc<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
         Self::from_weak(Arc::downgrade(catalogs), config)
     }

@@ -22,8 +22,10 @@ pub trait Operand: Clone {
     /// What has the types of its columns.
     type Schema;
 
+    /// Its type.
     fn data_type(&self, schema: &Self::Schema) -> Result<DataType>;
 
+    /// Whether it may be NULL.
     fn may_be_null(&self, schema: &Self::Schema) -> Result<bool>;
 
     /// The operator and its operands, if it is one with two.
@@ -35,6 +37,7 @@ pub trait Operand: Clone {
     /// The text and the pattern of LIKE, if it is that.
     fn as_like(&self) -> Option<(&Self, &Self)>;
 
+    /// Its value, if it is a literal.
     fn as_constant(&self) -> Option<&ScalarValue>;
 
     /// What is cast, and to which type, if it is a cast.
@@ -55,6 +58,7 @@ pub trait Operand: Clone {
     /// The function and its arguments, if it is a call.
     fn as_call(&self) -> Option<(&ScalarUDF, &[Self])>;
 
+    /// Whether it is a column.
     fn is_column(&self) -> bool;
 
     /// The comparison of a key with a bound.
@@ -86,15 +90,20 @@ pub trait Operand: Clone {
 
 /// A cast of an operand.
 pub struct OperandCast<E> {
+    /// What is cast.
     pub operand: E,
+    /// The type of that.
     pub from: DataType,
+    /// The type it is cast to.
     pub to: DataType,
 }
 
 /// A range that a conjunct states.
 #[derive(Debug)]
 pub struct Range<E> {
+    /// The key, how it compares, and the bound.
     pub compared: Compared<E>,
+    /// Where it does not bound.
     pub open: Open,
 }
 

@@ -173,6 +173,7 @@ pub fn keeps_values(from: &DataType, to: &DataType) -> bool {
         || widens(from, to)
 }
 
+/// Whether it is the type of integers or floats.
 pub fn is_number(data_type: &DataType) -> bool {
     data_type.is_integer() || data_type.is_floating()
 }

@@ -5,14 +5,14 @@
 //! values, `infallible` which expressions have a value for all rows. `rejection` is why a rule leaves a plan unchanged,
 //! and `written` shows conditions as the query writes them.
 
-pub mod alternatives;
+pub(crate) mod alternatives;
 pub mod condition;
-pub mod difference;
-pub mod extremes;
+pub(crate) mod difference;
+pub(crate) mod extremes;
 pub mod infallible;
 pub mod lossless_casts;
 pub mod null_safe_keys;
 pub(crate) mod physical_operand;
-pub mod prefixes;
+pub(crate) mod prefixes;
 pub mod rejection;
 pub mod written;

@@ -13,6 +13,7 @@ pub type Match<T> = Result<T, Rejection>;
 pub struct Rejection(String);
 
 impl Rejection {
+    /// A rejection for this reason.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }

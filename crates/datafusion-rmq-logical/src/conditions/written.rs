@@ -128,6 +128,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
+    /// Those of the joins of a plan, subqueries included.
     pub fn of(plan: &LogicalPlan) -> Self {
         let mut conditions = Self::default();
         let visited = plan.apply_with_subqueries(|node| {

@@ -19,6 +19,7 @@ pub struct AbsUdf {
 }
 
 impl AbsUdf {
+    /// The function.
     pub fn new() -> Self {
         let units = [
             TimeUnit::Second,

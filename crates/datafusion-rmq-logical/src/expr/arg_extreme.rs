@@ -28,8 +28,10 @@ pub struct ArgExtremeUdf {
 }
 
 impl ArgExtremeUdf {
+    /// Those that there is a function of.
     pub const EXTREMES: [Extreme; 2] = [Extreme::Min, Extreme::Max];
 
+    /// The function of the smallest or the largest value.
     pub fn new(extreme: Extreme) -> Self {
         let alias = match extreme {
             Extreme::Min => "min_by",
@@ -42,6 +44,7 @@ impl ArgExtremeUdf {
         }
     }
 
+    /// Whether it is of the smallest or the largest value.
     pub fn extreme(&self) -> Extreme {
         self.extreme
     }

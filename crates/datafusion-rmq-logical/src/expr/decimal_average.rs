@@ -21,6 +21,7 @@ pub struct DecimalAverageUdf {
 }
 
 impl DecimalAverageUdf {
+    /// The function for averages of this type.
     pub fn new(average: DataType) -> Self {
         Self {
             average,

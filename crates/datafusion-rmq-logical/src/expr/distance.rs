@@ -25,6 +25,7 @@ pub struct DistanceUdf {
 }
 
 impl DistanceUdf {
+    /// The function.
     pub fn new() -> Self {
         Self {
             signature: Signature::user_defined(Volatility::Immutable),

@@ -46,6 +46,7 @@ pub struct FrameUdf {
 }
 
 impl FrameUdf {
+    /// The window function of a range function, with these bounds.
     pub fn new(function: RangeFunction, bounds: FrameBounds) -> Self {
         let name = function.frame_name();
         Self {
@@ -59,6 +60,7 @@ impl FrameUdf {
         }
     }
 
+    /// What its bounds are.
     pub fn bounds(&self) -> FrameBounds {
         self.bounds
     }

@@ -161,6 +161,7 @@ impl Hash for IndexSlot {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct IndexLookupUdf {
     function: RangeFunction,
+    /// The type of the result.
     pub data_type: DataType,
     slot: IndexSlot,
     signature: Signature,

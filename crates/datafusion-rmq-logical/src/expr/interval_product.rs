@@ -81,6 +81,7 @@ pub struct IntervalProductUdf {
 }
 
 impl IntervalProductUdf {
+    /// The function.
     pub fn new() -> Self {
         Self {
             signature: Signature::one_of(

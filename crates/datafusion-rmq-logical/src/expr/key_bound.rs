@@ -35,11 +35,17 @@ use rmq_engine::Comparison;
 /// Where `is_open` is TRUE it is the least or greatest of all keys. The argument `offset` shows what is added.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct KeyBoundUdf {
+    /// How the key compares with the bound.
     pub comparison: Comparison,
+    /// What the key is multiplied by.
     pub factor: i128,
+    /// What the bound is multiplied by.
     pub bound_factor: i128,
+    /// What is added to the product of the bound.
     pub offset: i128,
+    /// The offset of the other end of a difference that has two.
     pub opposite: Option<i128>,
+    /// The type of the key, and of the result.
     pub key_type: DataType,
     signature: Signature,
 }

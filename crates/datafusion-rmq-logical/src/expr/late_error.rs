@@ -41,7 +41,9 @@ pub struct FallibleUdf {
     part: FalliblePart,
     /// The expression, over columns that are named by the index of the argument.
     pub expr: Expr,
+    /// The types of the arguments.
     pub types: Vec<DataType>,
+    /// The type of the expression.
     pub data_type: DataType,
     signature: Signature,
 }
@@ -182,6 +184,7 @@ impl FallibleUdf {
 pub struct FailedRow {
     /// Its number in the batch.
     pub row: usize,
+    /// What the expression says of it.
     pub error: String,
 }
 
@@ -270,6 +273,7 @@ impl RaiseUdf {
         ScalarUDF::from(Self::new()).call(vec![error, value])
     }
 
+    /// The function.
     pub fn new() -> Self {
         Self {
             signature: Signature::any(2, Volatility::Immutable),

@@ -33,6 +33,7 @@ pub struct OrderKeyUdf {
 }
 
 impl OrderKeyUdf {
+    /// The function for values in these orders.
     pub fn new(orders: Vec<(bool, bool)>) -> Self {
         Self {
             signature: Signature::any(orders.len(), Volatility::Immutable),
@@ -105,6 +106,7 @@ pub struct OrderBoundUdf {
 }
 
 impl OrderBoundUdf {
+    /// The function of the bytes before keys, or after those of so many values.
     pub fn new(after: Option<usize>) -> Self {
         Self {
             after,

@@ -27,6 +27,7 @@ pub struct RangeUdf {
 }
 
 impl RangeUdf {
+    /// The scalar function of a range function, which resolves names of columns so.
     pub fn new(function: RangeFunction, names: Names) -> Self {
         // Within a query a column has one version, so the function is stable. But DataFusion may fold a stable call, or
         // push it into a scan, before the rule extracts it.
@@ -55,6 +56,7 @@ impl RangeUdf {
         check_argument_count(self.name(), given, self.function.argument_count(), &what)
     }
 
+    /// The names that its first argument is one of.
     pub fn names(&self) -> &Names {
         &self.names
     }

@@ -34,6 +34,7 @@ pub struct ShiftedBoundUdf {
 }
 
 impl ShiftedBoundUdf {
+    /// The function.
     pub fn new() -> Self {
         Self {
             signature: Signature::any(4, Volatility::Immutable),
@@ -115,6 +116,7 @@ pub struct ZonedSumUdf {
 }
 
 impl ZonedSumUdf {
+    /// The function.
     pub fn new() -> Self {
         Self {
             signature: Signature::any(2, Volatility::Immutable),

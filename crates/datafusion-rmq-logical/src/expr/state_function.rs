@@ -18,6 +18,7 @@ use datafusion_physical_expr::aggregate::AggregateFunctionExpr;
 /// A function with the fields of its states.
 #[derive(Debug)]
 pub struct StateFunction {
+    /// The function, over columns.
     pub function: AggregateFunctionExpr,
     fields: Fields,
     /// Whether accumulators merge several states at once.

@@ -5,10 +5,13 @@ use arrow::datatypes::{DataType, IntervalMonthDayNano, TimeUnit};
 /// What values are of which a difference has a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A number.
     Integer,
     /// A date or a timestamp.
     Instant,
+    /// The time since midnight.
     TimeOfDay,
+    /// A length of time.
     Duration,
 }
 

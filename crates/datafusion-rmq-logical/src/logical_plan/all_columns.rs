@@ -22,6 +22,7 @@ use crate::common::inputs::inputs_of;
 /// The rows of its input, whose columns no rule drops.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllColumns {
+    /// Where the rows come from.
     pub input: LogicalPlan,
 }
 

@@ -63,6 +63,7 @@ impl GroupStatistic {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupStatistics {
     input: LogicalPlan,
+    /// What is added, in the order of the columns.
     pub statistics: Vec<GroupStatistic>,
     schema: DFSchemaRef,
 }

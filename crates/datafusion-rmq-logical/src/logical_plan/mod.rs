@@ -24,7 +24,7 @@ pub mod group_statistics;
 pub mod join_choice;
 pub mod named_index;
 pub mod nearest_rows;
-pub mod node_methods;
+pub(crate) mod node_methods;
 #[doc(hidden)]
 pub mod prepare_indexes;
 pub mod range_join;

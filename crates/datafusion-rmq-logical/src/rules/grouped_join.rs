@@ -124,11 +124,13 @@ pub struct GroupedJoin<'a> {
     groups: Vec<Expr>,
     /// The aggregates over the join's columns.
     calls: Vec<Expr>,
+    /// The options of the session.
     pub config: &'a dyn OptimizerConfig,
 }
 
 /// Range joins in place of the join.
 pub struct Joined {
+    /// The range joins.
     pub plan: LogicalPlan,
     /// The equality keys.
     pub on: Vec<(Expr, Expr)>,

@@ -116,6 +116,7 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
 
 /// A lateral join as a range join.
 pub struct Lateral {
+    /// The range join.
     pub joined: LogicalPlan,
     /// The columns of the subquery as expressions over those of the join.
     pub values: Vec<Expr>,

@@ -46,8 +46,11 @@ pub struct RangeJoinCall {
 /// The argument that was rejected, and why.
 #[derive(Debug)]
 pub enum ArgumentRejection {
+    /// That of the condition.
     Condition(String),
+    /// That of the aggregates.
     Aggregates(String),
+    /// That of `'include prevailing'`.
     Prevailing(String),
 }
 
