@@ -16,12 +16,9 @@
 //!    `KeepUndividedJoins`, the physical rules around `EnsureRequirements`.
 //! 6. `WindowsToFrames` and `UseUniqueGroups`, the last physical rules.
 
-// `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
-// `condition` recognises a comparison with a bound, `difference`, `extremes`, `prefixes` and `alternatives` do in
-// other words, `null_safe_keys` makes equality keys of IS NOT DISTINCT FROM, `cost` decides whether sorting pays,
-// `lossless_casts` tells which casts keep values, `infallible` which expressions have a value for all rows,
-// `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A rule
-// that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
+// `physical` has the rules for physical plans; those for logical plans are in datafusion-rmq-logical, as is what both
+// use. `cost` decides whether sorting pays. A rule that finds nothing leaves the plan as it was; only calls of range
+// functions that are wrong are errors.
 
 pub(crate) mod cost;
 pub(crate) mod physical;

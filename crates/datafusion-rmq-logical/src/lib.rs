@@ -6,8 +6,8 @@
 //! - [`rules`]: analyzer and optimizer rules, one shape of SQL a file.
 //! - [`common`]: options, names, SQL text.
 //!
-//! It depends on DataFusion's logical crates, and not on its data sources, so that it is compiled beside them. Its items
-//! are public for datafusion-rmq and change with it: they are no stable interface.
+//! It depends on DataFusion's logical crates, and not on its data sources, so that it is compiled beside them. Its
+//! items are public for datafusion-rmq and change with it: they are no stable interface.
 
 #![warn(clippy::pedantic)]
 #![allow(

@@ -2,7 +2,8 @@
 //!
 //! - [`index`]: a column as order-preserving keys, and indexes of these: the smallest or largest value of a range of
 //!   rows, its position, and order statistics.
-//! - [`sorted`]: rows sorted by groups of equal keys and by a range key, in which windows and nearest rows are searched.
+//! - [`sorted`]: rows sorted by groups of equal keys and by a range key, in which windows and nearest rows are
+//!   searched.
 //! - [`range_agg`]: counts, sums, medians and other aggregates of ranges of sorted rows.
 //! - [`common`]: ranges of rows, threads, sizes of arrays, types that have an order.
 //!

@@ -1,6 +1,6 @@
 //! The aggregates `arg_min(x, y)` and `arg_max(x, y)`: the value of `x` in the row where `y` is least or greatest.
 //!
-//! `optimizer/logical/arg_extreme.rs` makes `FIRST_VALUE` of them, which range joins know and DataFusion computes for
+//! `rules/arg_extreme.rs` makes `FIRST_VALUE` of them, which range joins know and DataFusion computes for
 //! many groups at once. What is left to the accumulator here are window functions, and sessions with
 //! `rmq.rewrite = false`.
 
