@@ -111,6 +111,14 @@ const FAULTS: &[Fault] = &[
         right: &["1", "2"],
         wrong: &[],
     },
+    // It loses the order of a constant in partitions of another join.
+    Fault {
+        options: &[("datafusion.optimizer.enable_piecewise_merge_join", "true")],
+        sql: "SELECT a.id FROM (SELECT y.c FROM t JOIN (SELECT 7 AS c, h FROM (SELECT value AS h, count(*) \
+              FROM generate_series(1, 9) GROUP BY value)) AS y ON y.h = t.v) AS x JOIN t AS a ON x.c >= a.id",
+        right: &["1", "1", "2", "2"],
+        wrong: &["does not satisfy order requirements"],
+    },
     // A sort-merge join makes batches of columns that are NOT NULL for a condition, with NULLs.
     Fault {
         options: &[("datafusion.optimizer.prefer_hash_join", "false")],
