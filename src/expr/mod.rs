@@ -15,6 +15,7 @@ pub(crate) mod interval_product;
 pub(crate) mod key_bound;
 pub(crate) mod key_frame;
 pub(crate) mod late_error;
+pub(crate) mod length_bound;
 pub(crate) mod nullable;
 pub(crate) mod order_key;
 pub(crate) mod parts;
