@@ -268,6 +268,13 @@ const FAULTS: &[Fault] = &[
         right: &["1", "1"],
         wrong: &["does not satisfy order requirements"],
     },
+    // Partitions that are merged in such an order.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM (SELECT id, v FROM t UNION ALL SELECT id, v FROM t) ORDER BY v <= 2 * v, id",
+        right: &["1", "1", "2", "2"],
+        wrong: &["does not satisfy order requirements"],
+    },
     // The name of a subquery in a SELECT list.
     Fault {
         options: &[],

@@ -143,19 +143,22 @@ pub fn of_error(ctx: &SessionContext, error: &str) -> Option<&'static str> {
         None if !optimizer.prefer_hash_join && error.contains(SORT_MERGE) => {
             Some("a condition of a sort-merge join")
         }
-        None if is_ordered_by_comparison(error) => Some("a window that is ordered by a comparison"),
+        None if is_ordered_by_comparison(error) => Some("an order by a comparison"),
         None => None,
     }
 }
 
-/// Whether a plan fails for the order of a window function, which is that of a comparison.
+/// Whether a plan fails for an order by a comparison, of a window function or of partitions that are merged.
 fn is_ordered_by_comparison(error: &str) -> bool {
-    let mut orders = error.split("ORDER BY [").skip(1);
-    error.contains("does not satisfy order requirements")
-        && orders.any(|order| {
-            let (keys, _) = order.split_once("] ROWS").unwrap_or((order, ""));
-            [" < ", " <= ", " > ", " >= "]
-                .iter()
-                .any(|op| keys.contains(op))
-        })
+    let Some((_, required)) = error.split_once("does not satisfy order requirements: [") else {
+        return false;
+    };
+    let (required, _) = required.split_once("]. Child-").unwrap_or((required, ""));
+    let windows = error.split("ORDER BY [").skip(1);
+    let windows = windows.map(|order| order.split_once("] ROWS").map_or(order, |(keys, _)| keys));
+    windows.chain([required]).any(|keys| {
+        [" < ", " <= ", " > ", " >= "]
+            .iter()
+            .any(|op| keys.contains(op))
+    })
 }
