@@ -64,7 +64,7 @@ impl LengthBoundUdf {
             .flatten()
             .and_then(comparison_from)?;
         let (least, greatest) = integer_limits(key_type).filter(|_| key_type.is_integer())?;
-        let last = match (self.end, comparison.is_lower()) {
+        let opposite = match (self.end, comparison.is_lower()) {
             (End::Plus, true) => greatest,
             (End::Plus, false) => least,
             (End::Minus, true) => -least,
@@ -72,7 +72,7 @@ impl LengthBoundUdf {
             (End::Distance, _) => return None,
         };
         let conversion = KeyBoundUdf::new(comparison, (1, 1), key_type.clone());
-        Some(conversion.with_opposite(last))
+        Some(conversion.with_opposite(opposite))
     }
 }
 
@@ -117,13 +117,12 @@ impl ScalarUDFImpl for LengthBoundUdf {
             let (bound, length) = (bound?, length?);
             let (lower, upper) = (bound - length, bound + length);
             let end = match self.end {
-                End::Plus => upper,
-                End::Minus => lower,
                 End::Distance if !(is_key(lower) && is_key(upper)) => {
                     return Some(conversion.last(limits));
                 }
                 End::Distance if comparison.is_lower() => lower,
-                End::Distance => upper,
+                End::Minus => lower,
+                End::Plus | End::Distance => upper,
             };
             conversion.convert(end, limits)
         });

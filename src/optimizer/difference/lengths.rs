@@ -12,7 +12,7 @@ use crate::optimizer::difference::{Difference, Ends};
 use rmq_engine::Comparison;
 
 impl<E: Operand + PartialEq> Sides<'_, E> {
-    /// The ranges of a comparison of a difference of integers, or of dates, with a length over the columns of the bound.
+    /// The ranges of a difference of integers, or of dates, that is compared with a length of the bound's side.
     pub(super) fn difference_and_length(
         &self,
         left: &E,

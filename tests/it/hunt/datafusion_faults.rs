@@ -323,6 +323,13 @@ const FAULTS: &[Fault] = &[
         right: &["true", "true"],
         wrong: &["false", "false"],
     },
+    // An equality in WHERE becomes a key of a join whose NULLs are equal.
+    Fault {
+        options: &[],
+        sql: "SELECT a.id FROM u AS a JOIN u AS b ON a.v IS NOT DISTINCT FROM b.v WHERE nullif(a.id, 0) = nullif(b.id, 0)",
+        right: &[],
+        wrong: &["0"],
+    },
     // IS NOT DISTINCT FROM binds less than AND.
     Fault {
         options: &[],
