@@ -7,9 +7,11 @@ use arrow::array::{ArrayRef, BooleanArray, RecordBatch, Scalar, UInt64Array, new
 use arrow::compute::kernels::zip::zip;
 use arrow::compute::{filter_record_batch, take};
 use datafusion::common::Result;
+use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use datafusion_rmq_logical::expr::key_bound::KeyBoundUdf;
+use datafusion_rmq_logical::expr::length_bound::LengthBoundUdf;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::Comparison;
 
@@ -53,7 +55,8 @@ pub(crate) fn evaluate_bound(
 
 /// The bound of a difference that may wrap around, and the keys beyond it that are in the range then.
 pub(crate) struct WrappedBound<'a> {
-    bound: &'a KeyBoundUdf,
+    /// The bound of all keys.
+    of_all: ArrayRef,
     wrapped: KeyBoundUdf,
     /// What both are converted of.
     of: &'a PhysicalExprRef,
@@ -62,15 +65,25 @@ pub(crate) struct WrappedBound<'a> {
 /// The keys beyond a bound that are in the range, if there may be any.
 pub(crate) fn wrapped_bound(bound: &PhysicalExprRef) -> Option<WrappedBound<'_>> {
     let call = bound.downcast_ref::<ScalarFunctionExpr>()?;
-    let bound = call.fun().inner().downcast_ref::<KeyBoundUdf>()?;
-    Some(WrappedBound {
-        bound,
-        wrapped: bound.wrapped()?,
-        of: call.args().first()?,
-    })
+    let inner = call.fun().inner();
+    if let (Some(bound), [comparison, of, _]) = (inner.downcast_ref(), call.args()) {
+        let bound: &LengthBoundUdf = bound;
+        let comparison = comparison.downcast_ref::<Literal>()?.value();
+        let conversion = bound.wrapping(comparison, call.return_type())?;
+        return WrappedBound::try_new(&conversion, of);
+    }
+    WrappedBound::try_new(inner.downcast_ref()?, call.args().first()?)
 }
 
-impl WrappedBound<'_> {
+impl<'a> WrappedBound<'a> {
+    fn try_new(bound: &KeyBoundUdf, of: &'a PhysicalExprRef) -> Option<Self> {
+        Some(Self {
+            of_all: bound.bound_of_all().ok()?,
+            wrapped: bound.wrapped()?,
+            of,
+        })
+    }
+
     /// How these keys compare with their limits.
     pub(crate) fn comparison(&self) -> Comparison {
         self.wrapped.converted_comparison()
@@ -91,7 +104,7 @@ impl WrappedBound<'_> {
         if !has_wrapped.contains(&true) {
             return Ok(Arc::clone(bounds));
         }
-        let all = Scalar::new(self.bound.bound_of_all()?);
+        let all = Scalar::new(Arc::clone(&self.of_all));
         Ok(zip(&BooleanArray::from(has_wrapped), &all, bounds)?)
     }
 }

@@ -111,6 +111,14 @@ const FAULTS: &[Fault] = &[
         right: &["1", "2"],
         wrong: &[],
     },
+    // It loses the order of a constant in partitions of another join.
+    Fault {
+        options: &[("datafusion.optimizer.enable_piecewise_merge_join", "true")],
+        sql: "SELECT a.id FROM (SELECT y.c FROM t JOIN (SELECT 7 AS c, h FROM (SELECT value AS h, count(*) \
+              FROM generate_series(1, 9) GROUP BY value)) AS y ON y.h = t.v) AS x JOIN t AS a ON x.c >= a.id",
+        right: &["1", "1", "2", "2"],
+        wrong: &["does not satisfy order requirements"],
+    },
     // A sort-merge join makes batches of columns that are NOT NULL for a condition, with NULLs.
     Fault {
         options: &[("datafusion.optimizer.prefer_hash_join", "false")],
@@ -260,6 +268,13 @@ const FAULTS: &[Fault] = &[
         right: &["1", "1"],
         wrong: &["does not satisfy order requirements"],
     },
+    // Partitions that are merged in such an order.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM (SELECT id, v FROM t UNION ALL SELECT id, v FROM t) ORDER BY v <= 2 * v, id",
+        right: &["1", "1", "2", "2"],
+        wrong: &["does not satisfy order requirements"],
+    },
     // The name of a subquery in a SELECT list.
     Fault {
         options: &[],
@@ -307,6 +322,13 @@ const FAULTS: &[Fault] = &[
         sql: "SELECT min(f / 0) = CAST('inf' AS DOUBLE) FROM t GROUP BY id",
         right: &["true", "true"],
         wrong: &["false", "false"],
+    },
+    // An equality in WHERE becomes a key of a join whose NULLs are equal.
+    Fault {
+        options: &[],
+        sql: "SELECT a.id FROM u AS a JOIN u AS b ON a.v IS NOT DISTINCT FROM b.v WHERE nullif(a.id, 0) = nullif(b.id, 0)",
+        right: &[],
+        wrong: &["0"],
     },
     // IS NOT DISTINCT FROM binds less than AND.
     Fault {

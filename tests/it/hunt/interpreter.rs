@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::query::{
-    Aggregate, Alias, Asof, Comparison, Expr, Frame, From, Function, JoinType, Key, Order, Query,
-    RangeFunction, RangeJoin,
+    Aggregate, Alias, Asof, AsofKind, Comparison, Expr, Frame, From, Function, JoinType, Key,
+    Nearest, Order, Query, RangeFunction, RangeJoin,
 };
 use super::schema::Table;
 use super::value::{DAY, Kind, SECOND, Value};
@@ -211,6 +211,7 @@ impl Interpreter<'_> {
                 Relation { width, rows }
             }
             From::Asof(asof) => self.asof(asof, outer),
+            From::Nearest(nearest) => self.nearest(nearest, outer),
             From::RangeJoin(join) => self.range_join(join),
             From::Frame(frame) => self.frame(frame),
         }
@@ -260,9 +261,10 @@ impl Interpreter<'_> {
             Comparison::Greater | Comparison::GreaterOrEqual
         );
         let mut rows = vec![];
+        let mut is_matched = vec![false; right.rows.len()];
         for l in &left.rows {
-            let mut best: Option<(Value, &Rows)> = None;
-            for r in &right.rows {
+            let mut best: Option<(Value, usize)> = None;
+            for (number, r) in right.rows.iter().enumerate() {
                 let both = [l.as_slice(), r].concat();
                 let scope = Scope { rows: &both, outer };
                 let key = self.value(&asof.key, &scope, None);
@@ -279,11 +281,55 @@ impl Interpreter<'_> {
                         Ordering::Less => !is_before,
                     });
                 if is_better {
-                    best = Some((key, r));
+                    best = Some((key, number));
                 }
             }
-            let best = best.map_or_else(|| right.nulls(), |(_, row)| row.clone());
-            rows.push([l.clone(), best].concat());
+            use AsofKind as A;
+            let best = best.map(|(_, number)| number);
+            if let Some(number) = best {
+                is_matched[number] = true;
+            }
+            match (asof.kind, best) {
+                (A::Semi, Some(_)) | (A::Anti, None) => rows.push(l.clone()),
+                (A::Semi | A::Anti, _) => {}
+                (A::Inner | A::Right, None) => {}
+                (_, Some(number)) => rows.push([l.as_slice(), &right.rows[number]].concat()),
+                (_, None) => rows.push([l.clone(), right.nulls()].concat()),
+            }
+        }
+        if matches!(asof.kind, AsofKind::Right | AsofKind::Full) {
+            let others = right.rows.iter().zip(is_matched);
+            let others = others.filter(|(_, is_matched)| !is_matched);
+            rows.extend(others.map(|(row, _)| [left.nulls(), row.clone()].concat()));
+        }
+        let width = match asof.kind {
+            AsofKind::Semi | AsofKind::Anti => left.width,
+            _ => [left.width, right.width].concat(),
+        };
+        Relation { width, rows }
+    }
+
+    fn nearest(&self, nearest: &Nearest, outer: Option<&Scope<'_>>) -> Relation {
+        let left = self.from(&nearest.left, outer);
+        let right = self.from(&nearest.right, outer);
+        let mut rows = vec![];
+        for l in &left.rows {
+            let mut found: Vec<(Value, Rows)> = vec![];
+            for r in &right.rows {
+                let rows = [l.as_slice(), r].concat();
+                let by = self.value(&nearest.by, &Scope { rows: &rows, outer }, None);
+                if !by.is_null() {
+                    found.push((by, rows));
+                }
+            }
+            found.sort_by(|(a, _), (b, _)| a.order(b));
+            if !nearest.is_distance {
+                found.reverse();
+            }
+            if found.is_empty() && nearest.keeps {
+                rows.push([l.clone(), right.nulls()].concat());
+            }
+            rows.extend(found.into_iter().take(nearest.count).map(|(_, rows)| rows));
         }
         let width = [left.width, right.width].concat();
         Relation { width, rows }
@@ -398,9 +444,12 @@ impl Interpreter<'_> {
             },
             Expr::Difference(a, b) => match (value(a), value(b)) {
                 (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_sub(b)),
+                (Value::Time(a), Value::Time(b)) => Value::Int(a - b),
+                (Value::Float(a), Value::Float(b)) => Value::Float(a - b),
                 _ => Value::Null,
             },
             Expr::Reread(a, _) => value(a),
+            Expr::Call(call, all) => call.value(&all.iter().map(value).collect::<Vec<_>>()),
             Expr::Double(a) => match value(a) {
                 Value::Null => Value::Null,
                 Value::Int(a) => Value::Int(2 * a),

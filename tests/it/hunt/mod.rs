@@ -3,19 +3,22 @@
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one set of tables; `RMQ_CASES` makes it longer.
 //! `RMQ_TEST_THREADS` is the number of threads that ask. With `RMQ_TEST_GO_ON=1` it prints all failures instead of the
-//! first, and ends after `RMQ_TEST_SECONDS`.
+//! first, and ends after `RMQ_TEST_SECONDS`. `RMQ_TEST_REFUSED=1` prints the queries that are refused, too.
 
+mod calls;
 mod datafusion_faults;
 mod generator;
 mod interpreter;
+mod limits;
+mod print;
 mod query;
 mod schema;
 mod sessions;
 mod shrink;
+mod tally;
 mod value;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +39,7 @@ use query::Query;
 use schema::Table;
 use sessions::Session;
 use shrink::Failure;
+use tally::Tally;
 use value::{Kind, line, lines};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
@@ -69,122 +73,6 @@ const ENDLESS_CASE: Duration = Duration::from_secs(200);
 /// Queries over the same tables, in the same session.
 const QUERIES: usize = 10;
 
-/// Errors that stand for documented limits. Parts of messages, and what they are about.
-const LIMITS: &[(&str, &str)] = &[
-    (
-        "Physical plan does not support logical expression",
-        "a correlation that no range join expresses",
-    ),
-    (
-        "a subquery that depends on the query around it has no plan: ",
-        "a subquery that general unnesting refuses",
-    ),
-    (
-        "decorrelate_lateral_join",
-        "a lateral join that no range join expresses",
-    ),
-    (
-        "does not support undecorrelated Subquery",
-        "a lateral join that no range join expresses",
-    ),
-    (
-        "Optimizer rule 'decorrelate_predicate_subquery' failed",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "Optimizer rule 'scalar_subquery_to_join' failed",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "refers to the outermost query, which DataFusion can't resolve",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "can only be used in Projection, Filter, Aggregate plan nodes",
-        "a subquery in another place",
-    ),
-    (
-        "must be aggregated to return at most one row",
-        "a correlation that no range join expresses",
-    ),
-    (
-        "No field named __correlated_sq_",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "No field named __scalar_sq_",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "Invalid comparison operation",
-        "an outer column of several types",
-    ),
-    ("Can't cast value", "an outer column of several types"),
-    // Faults of DataFusion where the rest of the query keeps it from being asked alone.
-    (
-        "which would be ambiguous",
-        "ORDER BY of a column that another output has the name of",
-    ),
-    (
-        "inner future panicked during poll",
-        "too little memory for DataFusion's nested loop join",
-    ),
-    (
-        "Valid fields are __correlated_sq",
-        "a derived table that depends on the outer row",
-    ),
-    (
-        "Physical input schema should be the same",
-        "a comparison of which DataFusion knows that it is never TRUE",
-    ),
-    (
-        "duplicate unqualified field name",
-        "names that DataFusion takes for the same",
-    ),
-    (
-        "there is no plan for ",
-        "IN with a LIMIT or a volatile function",
-    ),
-    (
-        "null_aware anti join only supports single column join key",
-        "NOT IN that no range join expresses",
-    ),
-    (
-        "is not of the columns of one side",
-        "a constant condition in an argument of range_join",
-    ),
-    (
-        " of the subquery: write LEFT JOIN LATERAL",
-        "a correlated subquery in an argument of range_join",
-    ),
-    (
-        "Ordering direction required for DISTINCT with limit",
-        "DISTINCT with a LIMIT over sorted rows",
-    ),
-    (
-        "within too many others, whose conditions it would have to repeat",
-        "arguments of range functions nested too deeply",
-    ),
-    ("Resources exhausted", "too little memory"),
-    (
-        "partition not used yet",
-        "too little memory for DataFusion's nested loop join",
-    ),
-    (
-        "Left side produced no data to spill",
-        "too little memory for DataFusion's nested loop join",
-    ),
-];
-
-/// Operators of `DataFusion` whose rows are wrong, wherever they are in a plan.
-const PLANS: &[(&str, &str)] = &[("PiecewiseMergeJoin", "DataFusion's piecewise merge join")];
-
-/// Errors of `DataFusion`'s piecewise merge join.
-const PIECEWISE: [&str; 2] = ["entered unreachable code", "Unsupported operator for PWMJ"];
-
-/// An error of `DataFusion`'s sort-merge join where a condition names columns that are NOT NULL.
-const SORT_MERGE: &str = "is declared as non-nullable but contains null values";
-
 /// Errors of a session that lacks the extension's functions.
 const OUR_FUNCTIONS: [&str; 3] = [
     "Invalid function 'range_",
@@ -204,8 +92,12 @@ enum Outcome {
 }
 
 /// The rows of a query, and the plan.
-async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, String)> {
-    let frame = ctx.sql(sql).await?;
+async fn answer(
+    session: &Session,
+    ctx: &SessionContext,
+    sql: &str,
+) -> Result<(Vec<String>, String)> {
+    let frame = session.plan(ctx, sql).await?;
     let plan = frame.create_physical_plan().await?;
     let physical = plan.schema();
     let text = displayable(plan.as_ref()).indent(false).to_string();
@@ -215,8 +107,8 @@ async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, String)
 }
 
 /// The plan of a query, or why it has none.
-async fn plan_of(ctx: &SessionContext, sql: &str) -> String {
-    let plan = async { ctx.sql(sql).await?.create_physical_plan().await };
+async fn plan_of(session: &Session, ctx: &SessionContext, sql: &str) -> String {
+    let plan = async { session.plan(ctx, sql).await?.create_physical_plan().await };
     match plan.await {
         Ok(plan) => displayable(plan.as_ref()).indent(false).to_string(),
         Err(error) => error.strip_backtrace(),
@@ -245,18 +137,18 @@ fn conforms(batches: &[RecordBatch], schema: &Schema) -> Result<()> {
 }
 
 /// Asks one query.
-async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
+async fn ask(session: &Session, ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
     let rows = match Interpreter::run(tables, query) {
         Ok(rows) => rows,
         Err(reason) => return Outcome::Refused(reason),
     };
     let mut expected: Vec<String> = rows.iter().map(|row| line(row)).collect();
     let statement = query.statement();
-    let answered = AssertUnwindSafe(answer(ctx, &statement)).catch_unwind();
+    let answered = AssertUnwindSafe(answer(session, ctx, &statement)).catch_unwind();
     let Ok(answered) = tokio::time::timeout(PATIENCE, answered).await else {
-        let plan = plan_of(ctx, &statement).await;
-        return match PLANS.iter().find(|(part, _)| plan.contains(part)) {
-            Some((_, limit)) => Outcome::Refused(limit),
+        let plan = plan_of(session, ctx, &statement).await;
+        return match limits::of_plan(&plan) {
+            Some(limit) => Outcome::Refused(limit),
             None => Outcome::Wrong(format!("{ENDLESS} within {PATIENCE:?}\n"), plan),
         };
     };
@@ -276,7 +168,7 @@ async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
             if is_limited && plan.contains("NestedLoopJoinExec") {
                 return Outcome::Refused("too little memory for DataFusion's nested loop join");
             }
-            if let Some((_, limit)) = PLANS.iter().find(|(part, _)| plan.contains(part)) {
+            if let Some(limit) = limits::of_plan(&plan) {
                 return Outcome::Refused(limit);
             }
             let less = |from: &[String], other: &[String]| {
@@ -306,35 +198,10 @@ async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
             Err(panic) => format!("panic: {:?}", panic.downcast_ref::<&str>()),
         },
     };
-    let state = ctx.state();
-    let optimizer = &state.config_options().optimizer;
-    match LIMITS.iter().find(|(part, _)| error.contains(part)) {
-        Some((_, limit)) => Outcome::Refused(limit),
-        None if optimizer.enable_piecewise_merge_join
-            && PIECEWISE.iter().any(|part| error.contains(part)) =>
-        {
-            Outcome::Refused(PLANS[0].1)
-        }
-        None if !optimizer.prefer_hash_join && error.contains(SORT_MERGE) => {
-            Outcome::Refused("a condition of a sort-merge join")
-        }
-        None if is_ordered_by_comparison(&error) => {
-            Outcome::Refused("a window that is ordered by a comparison")
-        }
+    match limits::of_error(ctx, &error) {
+        Some(limit) => Outcome::Refused(limit),
         None => Outcome::Wrong(error, String::new()),
     }
-}
-
-/// Whether a plan fails for the order of a window function, which is that of a comparison.
-fn is_ordered_by_comparison(error: &str) -> bool {
-    let mut orders = error.split("ORDER BY [").skip(1);
-    error.contains("does not satisfy order requirements")
-        && orders.any(|order| {
-            let (keys, _) = order.split_once("] ROWS").unwrap_or((order, ""));
-            [" < ", " <= ", " > ", " >= "]
-                .iter()
-                .any(|op| keys.contains(op))
-        })
 }
 
 /// A session with the tables.
@@ -359,11 +226,11 @@ async fn ask_alone(failure: &Failure) -> Outcome {
     };
     for view in failure.query.views() {
         let sql = format!("CREATE VIEW {} AS {}", view.name, view.query);
-        if ctx.sql(&sql).await.is_err() {
+        if failure.session.plan(&ctx, &sql).await.is_err() {
             return Outcome::Refused("a view");
         }
     }
-    ask(&ctx, &failure.tables, &failure.query).await
+    ask(&failure.session, &ctx, &failure.tables, &failure.query).await
 }
 
 /// Whether `DataFusion` alone gives the same wrong answer, or an error of the kind, so that it is not the extension's.
@@ -385,12 +252,15 @@ async fn is_shared(failure: &Failure, message: &str, plan: &str) -> bool {
 /// What is between the numbers of rows in the message of a wrong answer.
 const OTHER_ROWS: &str = " rows instead of ";
 
-/// Asks a query in a session without the extension, or without its rules if the query has its functions.
+/// Asks a query in a session without the extension, or without its rules if the query has its functions or joins.
 async fn ask_without(failure: &Failure) -> Outcome {
     let without = |session| Failure {
         session,
         ..failure.clone()
     };
+    if sessions::has_own_joins(&failure.query.statement()) {
+        return ask_alone(&without(failure.session.without_rules())).await;
+    }
     let outcome = ask_alone(&without(failure.session.plain())).await;
     match &outcome {
         Outcome::Wrong(error, _) if OUR_FUNCTIONS.iter().any(|part| error.contains(part)) => {
@@ -441,49 +311,6 @@ fn shrink(
     (failure, message)
 }
 
-/// How often each shape was asked and answered.
-#[derive(Debug, Default)]
-struct Tally {
-    shapes: BTreeMap<&'static str, [usize; 2]>,
-    refused: BTreeMap<&'static str, usize>,
-    /// Wrong answers that `DataFusion` alone gives, too.
-    shared: BTreeMap<String, usize>,
-    asked: usize,
-    answered: usize,
-    range_joins: usize,
-    failures: usize,
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            asked,
-            answered,
-            range_joins,
-            failures,
-            ..
-        } = self;
-        let shared: usize = self.shared.values().sum();
-        let refused: usize = self.refused.values().sum();
-        writeln!(
-            f,
-            "random queries: {asked} asked, {answered} answered, {range_joins} with a range join"
-        )?;
-        for (shape, [asked, answered]) in &self.shapes {
-            writeln!(f, "  {asked:6} asked, {answered:6} answered: {shape}")?;
-        }
-        writeln!(f, "{refused} refused:")?;
-        for (limit, count) in &self.refused {
-            writeln!(f, "  {count:6} {limit}")?;
-        }
-        writeln!(f, "{shared} as wrong without the extension:")?;
-        for (gist, count) in &self.shared {
-            writeln!(f, "  {count:6} {gist}")?;
-        }
-        write!(f, "{failures} failures")
-    }
-}
-
 /// Asks the queries of a case. Returns the first that fails.
 fn run_case(
     runtime: &tokio::runtime::Runtime,
@@ -511,7 +338,7 @@ fn run_case(
         let named = generator.name_query(number);
         let view = format!("CREATE VIEW {} AS {}", named.0.name, named.0.query);
         // A query that is refused is none to build on.
-        if runtime.block_on(ctx.sql(&view)).is_ok() {
+        if runtime.block_on(session.plan(&ctx, &view)).is_ok() {
             generator.add_named(named);
         }
     }
@@ -519,7 +346,7 @@ fn run_case(
         generator.shapes.clear();
         let depth = generator.random.below(4);
         let (query, ..) = generator.query(depth);
-        let outcome = runtime.block_on(ask(&ctx, &tables, &query));
+        let outcome = runtime.block_on(ask(&session, &ctx, &tables, &query));
         let failure = Failure {
             session: session.clone(),
             tables: tables.clone(),
@@ -542,7 +369,12 @@ fn run_case(
                 tally.answered += 1;
                 tally.range_joins += usize::from(is_range_join);
             }
-            Outcome::Refused(limit) => *tally.refused.entry(limit).or_default() += 1,
+            Outcome::Refused(limit) => {
+                *tally.refused.entry(limit).or_default() += 1;
+                if self::number("RMQ_TEST_REFUSED").is_some() {
+                    println!("---- refused, {limit}: {}", failure.query.statement());
+                }
+            }
             Outcome::Wrong(message, _) if shared => {
                 *tally.shared.entry(gist(&message)).or_default() += 1
             }

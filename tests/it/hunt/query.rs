@@ -1,9 +1,9 @@
-//! The queries that are drawn: a small syntax tree that prints itself as SQL.
+//! The queries that are drawn: a small syntax tree.
 
-use std::fmt::{self, Display};
 use std::sync::Arc;
 
-use super::value::{DAY, Kind, SECOND, Value};
+use super::calls::Call;
+use super::value::{Kind, Value};
 
 /// The number of a table's alias. Those in scope at one place differ.
 pub type Alias = u8;
@@ -79,11 +79,12 @@ pub enum Expr {
     Sum(Box<Expr>, Box<Expr>),
     /// Adds a number as a BIGINT, which may wrap around.
     Moved(Box<Expr>, i64),
-    /// A difference of numbers that are BIGINT, which may wrap around.
+    /// A difference of numbers that are BIGINT, which may wrap around, or of times.
     Difference(Box<Expr>, Box<Expr>),
     Double(Box<Expr>),
     /// The value read from its text, which DataFusion takes for an expression that may fail.
     Reread(Box<Expr>, Kind),
+    Call(Call, Vec<Expr>),
     Compare(Comparison, Box<Expr>, Box<Expr>),
     Between(Box<Expr>, Box<Expr>, Box<Expr>),
     /// IS DISTINCT FROM, or IS NOT DISTINCT FROM.
@@ -139,6 +140,7 @@ pub enum From {
     /// A lateral join: with NULLs where there is no row, or else without the row.
     Lateral(Box<From>, Box<Query>, Alias, bool),
     Asof(Box<Asof>),
+    Nearest(Box<Nearest>),
     RangeJoin(Box<RangeJoin>),
     Frame(Box<Frame>),
 }
@@ -150,15 +152,41 @@ pub struct Named {
     pub is_view: bool,
 }
 
+/// Which rows an ASOF JOIN has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AsofKind {
+    /// `left ASOF JOIN right MATCH_CONDITION (…)`: all of the left side.
+    Matched,
+    /// The others are written as DuckDB does, with the comparison in ON.
+    Inner,
+    Left,
+    Right,
+    Full,
+    Semi,
+    Anti,
+}
+
 /// `left ASOF JOIN right MATCH_CONDITION (at comparison key) ON on`.
 #[derive(Debug, Clone)]
 pub struct Asof {
+    pub kind: AsofKind,
     pub left: From,
     pub right: From,
     pub at: Expr,
     pub comparison: Comparison,
     pub key: Expr,
     pub on: Vec<Expr>,
+}
+
+/// `left JOIN right NEAREST count BY DISTANCE by`, or else `SIMILARITY`.
+#[derive(Debug, Clone)]
+pub struct Nearest {
+    pub left: From,
+    pub right: From,
+    pub keeps: bool,
+    pub count: usize,
+    pub is_distance: bool,
+    pub by: Expr,
 }
 
 /// `range_join(left, right, keys, window, aggregates)`.
@@ -313,6 +341,10 @@ impl From {
                 asof.right.visit(f);
                 visit_all(&mut asof.on, f);
             }
+            Self::Nearest(nearest) => {
+                nearest.left.visit(f);
+                nearest.right.visit(f);
+            }
             Self::RangeJoin(join) => {
                 join.left.visit(f);
                 join.right.visit(f);
@@ -343,7 +375,9 @@ impl Expr {
             | Self::Distinct(a, b, _)
             | Self::Coalesce(a, b) => a.has_aggregate() || b.has_aggregate(),
             Self::Between(a, b, c) => a.has_aggregate() || b.has_aggregate() || c.has_aggregate(),
-            Self::And(all) | Self::Or(all) => all.iter().any(Self::has_aggregate),
+            Self::And(all) | Self::Or(all) | Self::Call(_, all) => {
+                all.iter().any(Self::has_aggregate)
+            }
             Self::Case(a, b, c) => {
                 a.has_aggregate()
                     || b.has_aggregate()
@@ -378,7 +412,7 @@ impl Expr {
                 b.visit(f);
                 c.visit(f);
             }
-            Self::And(all) | Self::Or(all) => visit_all(all, f),
+            Self::And(all) | Self::Or(all) | Self::Call(_, all) => visit_all(all, f),
             Self::Case(a, b, c) => {
                 a.visit(f);
                 b.visit(f);
@@ -404,363 +438,6 @@ impl Expr {
                     x.visit(f);
                 }
             }
-        }
-    }
-}
-
-/// The name of an alias, which no column has.
-pub fn alias(alias: Alias) -> String {
-    format!("q{alias}")
-}
-
-fn join<T: Display>(all: &[T], between: &str) -> String {
-    let all: Vec<_> = all.iter().map(T::to_string).collect();
-    all.join(between)
-}
-
-fn type_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Int => "BIGINT",
-        Kind::Float => "DOUBLE",
-        Kind::Text => "VARCHAR",
-        Kind::Bool => "BOOLEAN",
-        Kind::Time => "TIMESTAMP",
-        Kind::Date => "DATE",
-    }
-}
-
-/// A value as SQL.
-pub fn literal(value: &Value, kind: Kind) -> String {
-    match value {
-        Value::Null => {
-            format!("CAST(NULL AS {})", type_name(kind))
-        }
-        Value::Time(v) if kind == Kind::Date => format!("DATE '{}'", &timestamp(*v)[..10]),
-        Value::Time(v) => format!("TIMESTAMP '{}'", timestamp(*v)),
-        Value::Text(v) => format!("'{v}'"),
-        Value::Float(v) => format!("{v:?}"),
-        other => other.to_string(),
-    }
-}
-
-/// A time about January 1970 as text.
-fn timestamp(nanos: i64) -> String {
-    let (day, of_day) = (nanos.div_euclid(DAY), nanos.rem_euclid(DAY));
-    let (second, nanos) = (of_day / SECOND, of_day % SECOND);
-    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
-    let (year, month, day) = match day {
-        ..0 => (1969, 12, 32 + day),
-        0..31 => (1970, 1, 1 + day),
-        _ => (1970, 2, day - 30),
-    };
-    format!("{year}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{nanos:09}")
-}
-
-impl Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Equal => "=",
-            Self::NotEqual => "<>",
-            Self::Less => "<",
-            Self::LessOrEqual => "<=",
-            Self::Greater => ">",
-            Self::GreaterOrEqual => ">=",
-        })
-    }
-}
-
-impl Display for RangeFunction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::ArgMin => "argmin",
-            Self::ArgMax => "argmax",
-            Self::Crossing { first, at_most } => match (first, at_most) {
-                (true, true) => "first_at_most",
-                (true, false) => "first_at_least",
-                (false, true) => "last_at_most",
-                (false, false) => "last_at_least",
-            },
-        })
-    }
-}
-
-impl Display for Aggregate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let argument = &self.argument;
-        match self.function {
-            Function::CountRows => write!(f, "count(*)")?,
-            Function::Count => write!(f, "count({argument})")?,
-            Function::CountDistinct => write!(f, "count(DISTINCT {argument})")?,
-            Function::Sum => write!(f, "sum({argument})")?,
-            Function::Min => write!(f, "min({argument})")?,
-            Function::Max => write!(f, "max({argument})")?,
-            Function::Avg => write!(f, "avg({argument})")?,
-            Function::First | Function::Last => {
-                let name = if self.function == Function::First {
-                    "first"
-                } else {
-                    "last"
-                };
-                let (order, descends) = self.order.as_ref().expect("of first and last values");
-                let descends = if *descends { " DESC" } else { "" };
-                write!(f, "{name}_value({argument} ORDER BY {order}{descends})")?;
-            }
-        }
-        match &self.filter {
-            Some(filter) => write!(f, " FILTER (WHERE {filter})"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Display for Expr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let not = |negated: &bool| if *negated { "NOT " } else { "" };
-        match self {
-            Self::Column { alias: a, name, .. } => write!(f, "{}.{name}", alias(*a)),
-            Self::Literal(value, kind) => f.write_str(&literal(value, *kind)),
-            Self::Shift(a, by, kind) => {
-                let sign = if *by < 0 { '-' } else { '+' };
-                let by = by.unsigned_abs();
-                match kind {
-                    Kind::Time => write!(f, "({a} {sign} INTERVAL '{by} seconds')"),
-                    Kind::Date => write!(f, "({a} {sign} INTERVAL '{by} days')"),
-                    Kind::Float => write!(f, "({a} {sign} {by}.0)"),
-                    _ => write!(f, "({a} {sign} {by})"),
-                }
-            }
-            Self::Sum(a, b) => write!(f, "({a} + {b})"),
-            Self::Moved(a, by) => {
-                let sign = if *by < 0 { '-' } else { '+' };
-                write!(f, "(CAST({a} AS BIGINT) {sign} {})", by.unsigned_abs())
-            }
-            Self::Difference(a, b) => write!(f, "({a} - {b})"),
-            Self::Double(a) => write!(f, "(2 * {a})"),
-            Self::Reread(a, kind) => {
-                // A text may have more than a date.
-                let kind = if *kind == Kind::Date {
-                    Kind::Time
-                } else {
-                    *kind
-                };
-                write!(f, "CAST(CAST({a} AS VARCHAR) AS {})", type_name(kind))
-            }
-            Self::Compare(comparison, a, b) => write!(f, "({a} {comparison} {b})"),
-            Self::Between(a, b, c) => write!(f, "({a} BETWEEN {b} AND {c})"),
-            Self::Distinct(a, b, distinct) => {
-                write!(f, "({a} IS {}DISTINCT FROM {b})", not(&!distinct))
-            }
-            Self::And(all) if all.is_empty() => f.write_str("true"),
-            Self::And(all) => write!(f, "({})", join(all, " AND ")),
-            Self::Or(all) => write!(f, "({})", join(all, " OR ")),
-            Self::Not(a) => write!(f, "(NOT {a})"),
-            Self::IsNull(a, is) => write!(f, "({a} IS {}NULL)", not(&!is)),
-            Self::Is(a, truth) => {
-                let truth = match truth {
-                    Some(true) => "TRUE",
-                    Some(false) => "FALSE",
-                    None => "UNKNOWN",
-                };
-                write!(f, "({a} IS {truth})")
-            }
-            Self::Coalesce(a, b) => write!(f, "coalesce({a}, {b})"),
-            Self::Case(a, b, None) => write!(f, "CASE WHEN {a} THEN {b} END"),
-            Self::Case(a, b, Some(c)) => write!(f, "CASE WHEN {a} THEN {b} ELSE {c} END"),
-            Self::InList(a, values, negated) => {
-                let values: Vec<_> = values
-                    .iter()
-                    .map(|v| {
-                        if v.is_null() {
-                            "NULL".into()
-                        } else {
-                            literal(v, Kind::Time)
-                        }
-                    })
-                    .collect();
-                write!(f, "({a} {}IN ({}))", not(negated), values.join(", "))
-            }
-            Self::Aggregate(aggregate) => write!(f, "{aggregate}"),
-            Self::Scalar(query) => write!(f, "({query})"),
-            Self::Exists(query, negated) => write!(f, "({}EXISTS ({query}))", not(negated)),
-            Self::In(a, query, negated) => write!(f, "({a} {}IN ({query}))", not(negated)),
-            Self::Range(call) => {
-                write!(
-                    f,
-                    "range_{}('t{}.{}', {}, {}",
-                    call.function, call.table, call.name, call.from, call.to
-                )?;
-                if let Some(x) = &call.threshold {
-                    write!(f, ", {x}")?;
-                }
-                f.write_str(")")
-            }
-        }
-    }
-}
-
-impl Display for JoinType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Inner => "JOIN",
-            Self::Left => "LEFT JOIN",
-            Self::Right => "RIGHT JOIN",
-            Self::Full => "FULL JOIN",
-        })
-    }
-}
-
-impl Display for From {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Table(table, a) => write!(f, "t{table} AS {}", alias(*a)),
-            Self::Derived(query, a) => write!(f, "({query}) AS {}", alias(*a)),
-            Self::Named(named, a) => write!(f, "{} AS {}", named.name, alias(*a)),
-            Self::Join(kind, left, right, on) => {
-                let on = if on.is_empty() {
-                    "true".into()
-                } else {
-                    join(on, " AND ")
-                };
-                write!(f, "{left} {kind} {right} ON {on}")
-            }
-            Self::Lateral(left, query, a, true) => {
-                write!(
-                    f,
-                    "{left} LEFT JOIN LATERAL ({query}) AS {} ON true",
-                    alias(*a)
-                )
-            }
-            Self::Lateral(left, query, a, false) => {
-                write!(f, "{left} CROSS JOIN LATERAL ({query}) AS {}", alias(*a))
-            }
-            Self::Asof(asof) => {
-                let Asof {
-                    left,
-                    right,
-                    at,
-                    comparison,
-                    key,
-                    on,
-                } = &**asof;
-                write!(
-                    f,
-                    "({left} ASOF JOIN {right} MATCH_CONDITION ({at} {comparison} {key})"
-                )?;
-                if !on.is_empty() {
-                    write!(f, " ON {}", join(on, " AND "))?;
-                }
-                f.write_str(")")
-            }
-            Self::RangeJoin(join_) => {
-                let RangeJoin {
-                    left,
-                    right,
-                    keys,
-                    window,
-                    aggregates,
-                    alias: a,
-                } = &**join_;
-                let keys: Vec<_> = keys.iter().map(|(a, b)| format!("{a} = {b}")).collect();
-                let aggregates: Vec<_> = aggregates
-                    .iter()
-                    .enumerate()
-                    .map(|(i, a)| format!("{a} AS r{i}"))
-                    .collect();
-                write!(
-                    f,
-                    "range_join($${left}$$, $${right}$$, '{}', $${}$$, $${}$$) AS {}",
-                    keys.join(", "),
-                    join(window, " AND "),
-                    aggregates.join(", "),
-                    alias(*a)
-                )
-            }
-            Self::Frame(frame) => {
-                let Frame {
-                    source,
-                    function,
-                    value,
-                    from,
-                    to,
-                    threshold,
-                    partition,
-                    order,
-                    descends,
-                    alias: a,
-                } = &**frame;
-                let descends = if *descends { " DESC" } else { "" };
-                let threshold = threshold
-                    .as_ref()
-                    .map_or(String::new(), |x| format!(", {x}"));
-                write!(
-                    f,
-                    "(SELECT *, frame_{function}({value}, {from}, {to}{threshold}) OVER (PARTITION BY {partition} \
-                     ORDER BY {order}{descends}) AS w FROM {source}) AS {}",
-                    alias(*a)
-                )
-            }
-        }
-    }
-}
-
-impl Display for Query {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |i: usize| {
-            self.names
-                .get(i)
-                .map_or_else(|| format!("c{i}"), ToString::to_string)
-        };
-        let items: Vec<_> = self
-            .items
-            .iter()
-            .enumerate()
-            .map(|(i, item)| format!("{item} AS {}", name(i)))
-            .collect();
-        let distinct = if self.distinct { "DISTINCT " } else { "" };
-        write!(
-            f,
-            "SELECT {distinct}{} FROM {}",
-            items.join(", "),
-            self.from
-        )?;
-        if !self.filter.is_empty() {
-            write!(f, " WHERE {}", join(&self.filter, " AND "))?;
-        }
-        if !self.group.is_empty() {
-            write!(f, " GROUP BY {}", join(&self.group, ", "))?;
-        }
-        if let Some(having) = &self.having {
-            write!(f, " HAVING {having}")?;
-        }
-        if !self.order.is_empty() {
-            write!(f, " ORDER BY {}", join(&self.order, ", "))?;
-        }
-        if let Some(limit) = self.limit {
-            write!(f, " LIMIT {limit}")?;
-        }
-        if self.offset > 0 {
-            write!(f, " OFFSET {}", self.offset)?;
-        }
-        Ok(())
-    }
-}
-
-impl Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.key {
-            Key::Item(item) => write!(f, "{}", item + 1)?,
-            Key::Expr(expr) => write!(f, "{expr}")?,
-        }
-        if self.descends {
-            f.write_str(" DESC")?;
-        }
-        // DataFusion's default is that NULLs are the greatest values.
-        match (self.nulls_first, self.descends) {
-            (true, false) => f.write_str(" NULLS FIRST"),
-            (false, true) => f.write_str(" NULLS LAST"),
-            _ => Ok(()),
         }
     }
 }

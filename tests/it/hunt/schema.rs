@@ -14,7 +14,7 @@ use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties}
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use rmq_testing::Random;
 
-use super::query::literal;
+use super::print::literal;
 use super::value::{DAY, Kind, SECOND, Value};
 
 /// A column as an expression sees it.

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result;
+use datafusion::dataframe::DataFrame;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
 use rmq_testing::Random;
 
 use crate::fake::Fake;
@@ -126,6 +129,18 @@ pub struct Session {
     devices: Option<bool>,
     memory: Option<usize>,
     is_plain: bool,
+    /// Whether statements are read by `datafusion_rmq::sql`, as the shell and Python do.
+    reads_sql: bool,
+}
+
+/// Whether a statement has a join that `DataFusion` alone does not read.
+pub fn has_own_joins(sql: &str) -> bool {
+    sql.contains(" ASOF ") || has_known_joins(sql)
+}
+
+/// Whether a statement has a join that only `datafusion_rmq::sql` reads.
+fn has_known_joins(sql: &str) -> bool {
+    datafusion_rmq::parts::with_known_joins(sql, &GenericDialect {}).is_some()
 }
 
 impl Session {
@@ -148,6 +163,7 @@ impl Session {
         if beside.below(2) == 0 {
             options.push(("rmq.pruning", "always"));
         }
+        let reads_sql = beside.below(2) == 0;
         let devices = (random.below(5) == 0).then(|| random.below(2) == 0);
         let memory = (random.below(12) == 0).then(|| [20_000, 100_000, 1_000_000][random.below(3)]);
         Self {
@@ -155,6 +171,7 @@ impl Session {
             devices,
             memory,
             is_plain: false,
+            reads_sql,
         }
     }
 
@@ -178,6 +195,16 @@ impl Session {
         };
         session.options.push(("rmq.rewrite", "false"));
         session
+    }
+
+    /// Plans a statement, and runs it if it is no query.
+    pub async fn plan(&self, ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+        let reads_sql = self.reads_sql || has_known_joins(sql);
+        if reads_sql && !self.is_plain {
+            datafusion_rmq::sql(ctx, sql).await
+        } else {
+            ctx.sql(sql).await
+        }
     }
 
     /// A session with the extension, unless it is plain.
@@ -229,6 +256,12 @@ impl Session {
                 ..self.clone()
             });
         }
+        if self.reads_sql {
+            simpler.push(Self {
+                reads_sql: false,
+                ..self.clone()
+            });
+        }
         if self.memory.is_some() {
             simpler.push(Self {
                 memory: None,
@@ -246,6 +279,9 @@ impl Session {
         }
         if let Some(joins) = self.devices {
             sql += &format!("-- on devices that are threads, joins: {joins}\n");
+        }
+        if self.reads_sql {
+            sql += "-- read by datafusion_rmq::sql\n";
         }
         if let Some(bytes) = self.memory {
             sql += &format!("-- with {bytes} bytes of memory\n");

@@ -1,5 +1,6 @@
 //! Makes a failing query smaller.
 
+use super::calls::Call;
 use super::query::{Expr, From, Node, Query};
 use super::schema::Table;
 use super::sessions::Session;
@@ -108,6 +109,8 @@ fn exprs(expr: &Expr) -> Vec<Expr> {
         | Expr::Reread(a, _) => vec![(**a).clone()],
         Expr::Is(a, _) => vec![(**a).clone(), truth],
         Expr::Sum(a, b) | Expr::Coalesce(a, b) => vec![(**a).clone(), (**b).clone()],
+        Expr::Call(call, all) if call.keeps_kind() => all[..1].to_vec(),
+        Expr::Call(Call::HasPrefix, _) => vec![truth],
         Expr::Case(_, a, b) => [Some(a), b.as_ref()]
             .into_iter()
             .flatten()
@@ -185,6 +188,8 @@ fn queries(query: &Query) -> Vec<Query> {
                             less.on.clear();
                             vec![From::Asof(less)]
                         }
+                        From::Asof(asof) => vec![asof.left.clone()],
+                        From::Nearest(nearest) => vec![nearest.left.clone(), nearest.right.clone()],
                         _ => vec![],
                     };
                     options = choices.len();

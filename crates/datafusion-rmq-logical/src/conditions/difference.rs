@@ -1,4 +1,5 @@
-//! A difference of a key and a bound that is compared with a constant, as ranges of the key.
+//! A difference of a key and a bound that is compared with a constant, or with a length that comes with the bound, as
+//! ranges of the key.
 //!
 //! ```text
 //!   q.ts - p.ts <= INTERVAL '1 hour'                 p.ts >= q.ts - 1 hour
@@ -7,6 +8,7 @@
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
 //!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
 //!   q.id - p.id <= 30                                p.id >= q.id - 30, or all keys if there are some so low that it wraps
+//!   q.id - p.id <= q.n                               p.id >= q.id - q.n, or all keys as before
 //!   p.x - q.x BETWEEN 0 AND 0.5                      p.x in [q.x, q.x + 0.5], or a little more
 //!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 300 seconds, p.ts <= q.ts + 2^63 ticks
 //!   extract(epoch FROM q.ts) - extract(epoch FROM p.ts) <= 300       p.ts >= q.ts - 301 seconds
@@ -21,6 +23,7 @@
 //! again.
 
 mod constants;
+mod lengths;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -37,6 +40,7 @@ use crate::conditions::difference::constants::{
     BEYOND_ALL, decimal_length, epoch_of, float, integer, is_float, number, part_where, seconds_of,
     whole, whole_epoch_of,
 };
+use crate::conditions::lossless_casts::keeps_values;
 use crate::expr::abs::AbsUdf;
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
@@ -52,6 +56,8 @@ struct Difference<'a, E> {
     scales: Option<Vec<Scale>>,
     /// The numbers that two times are made, if it is of these and not of times.
     numbers: Option<Numbers>,
+    /// The type of integers to which it is cast, if it is.
+    cast_to: Option<DataType>,
 }
 
 /// What numbers of seconds are.
@@ -102,10 +108,10 @@ struct Ends<'a, E> {
 }
 
 impl<E: Operand + PartialEq> Sides<'_, E> {
-    /// The ranges of a comparison of a difference with a constant.
+    /// The ranges of a comparison of a difference with a constant, or with a length.
     pub fn difference(&self, left: &E, op: Operator, right: &E) -> Result<Vec<Range<E>>> {
         let Some(stated) = Stated::of(left, op, right) else {
-            return Ok(vec![]);
+            return self.difference_and_length(left, op, right);
         };
         let Some(ends) = self.ends(&stated.difference)? else {
             return Ok(vec![]);
@@ -211,7 +217,12 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             return Ok(None);
         };
         let data_type = key.data_type(self.keys)?;
-        if data_type != bound.data_type(self.bounds)? {
+        // Another cast may fail.
+        let is_kept = |to: &DataType| {
+            *to == DataType::Int64 || data_type.is_integer() && keeps_values(&data_type, to)
+        };
+        let is_cast = difference.cast_to.as_ref().is_some_and(|to| !is_kept(to));
+        if is_cast || data_type != bound.data_type(self.bounds)? {
             return Ok(None);
         }
         Ok(Some(Ends {
@@ -345,10 +356,19 @@ impl<'a, E: Operand> Difference<'a, E> {
             // A number of seconds has fractions, which an integer has not, and which is a float already.
             let keeps = |found: &Self| match to {
                 DataType::Float64 => true,
-                DataType::Interval(_) | DataType::Int64 => found.scales.is_none(),
-                _ => to.is_decimal() && found.scales.is_none(),
+                DataType::Interval(_) => found.scales.is_none(),
+                _ => (to.is_integer() || to.is_decimal()) && found.scales.is_none(),
             };
-            return Self::of(operand).filter(keeps);
+            let difference = Self::of(operand).filter(keeps)?;
+            let cast_to = to.is_integer().then(|| to.clone());
+            return match (&difference.cast_to, &cast_to) {
+                (Some(_), Some(_)) => None,
+                (_, None) => Some(difference),
+                (None, _) => Some(Self {
+                    cast_to,
+                    ..difference
+                }),
+            };
         }
         if let Some((left, op, right)) = expr.as_binary() {
             return match op {
@@ -366,6 +386,7 @@ impl<'a, E: Operand> Difference<'a, E> {
                         } else {
                             epochs.map(|_| Numbers::Floats)
                         },
+                        cast_to: None,
                     })
                 }
                 Operator::Divide => {

@@ -168,7 +168,7 @@ impl KeyBoundUdf {
     }
 
     /// The bound that all keys in these limits compare with as stated.
-    fn last(&self, (least, greatest): (i128, i128)) -> i128 {
+    pub(super) fn last(&self, (least, greatest): (i128, i128)) -> i128 {
         if self.comparison.is_lower() {
             least
         } else {

@@ -15,6 +15,7 @@ pub mod interval_product;
 pub mod key_bound;
 pub(crate) mod key_frame;
 pub mod late_error;
+pub mod length_bound;
 pub(crate) mod nullable;
 pub mod order_key;
 pub mod order_statistic;

@@ -13,6 +13,7 @@ use crate::expr::interval_bound::{Compared, IntervalBoundUdf};
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::late_error::{FallibleUdf, RaiseUdf};
+use crate::expr::length_bound::{End, LengthBoundUdf};
 use crate::expr::nullable::NullableUdf;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::expr::shifted_bound::{ShiftedBoundUdf, ZonedSumUdf};
@@ -37,6 +38,7 @@ pub fn named_functions() -> (Vec<ScalarUDF>, Vec<AggregateUDF>) {
         ScalarUDF::from(ZonedSumUdf::new()),
         ScalarUDF::from(SecondsUdf::new()),
     ];
+    scalars.extend(End::ALL.map(|end| ScalarUDF::from(LengthBoundUdf::new(end))));
     scalars.extend(TextRange::ALL.map(|range| ScalarUDF::from(TextRangeUdf::new(range))));
     let extremes = [Extreme::Min, Extreme::Max].map(TotalOrderUdaf::new);
     (scalars, extremes.map(AggregateUDF::from).to_vec())

@@ -70,7 +70,23 @@ impl Generator<'_> {
             From::Join(JoinType::Right, ..) => sources.first(),
             _ => None,
         };
+        // DataFusion takes an equality beside the NULLs that are keys of the join for another of these.
+        let is_null_safe = |e: &Expr| matches!(e, Expr::Distinct(.., false));
+        let copied = match &from {
+            From::Join(JoinType::Inner, _, right, on) if !on.iter().any(is_null_safe) => {
+                match **right {
+                    From::Table(table, _) => Some(table),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
         let mut query = Query::new(from, vec![]);
+        if let (Some(table), [e, q]) = (copied, sources)
+            && self.one_in(6)
+        {
+            query.filter.extend(self.latest_of(table, q, e));
+        }
         if let Some(other) = other.filter(|_| self.one_in(3)) {
             self.shape("the rows of an outer join without a match");
             let column = other.column(self.random.below(other.columns.len()));

@@ -1,6 +1,7 @@
 //! Conditions between two tables: ranges, windows and others.
 
 use super::{Generator, Source, boxed, compare};
+use crate::hunt::calls::Call;
 use crate::hunt::query::{Comparison, Expr};
 use crate::hunt::value::{Kind, Value};
 
@@ -38,7 +39,7 @@ impl Generator<'_> {
     }
 
     /// An equality of two columns, some of which NULL meets.
-    fn equality(&mut self, a: Expr, b: Expr) -> Expr {
+    pub(super) fn equality(&mut self, a: Expr, b: Expr) -> Expr {
         if self.one_in(4) {
             self.shape("IS NOT DISTINCT FROM between two tables");
             return Expr::Distinct(boxed(a), boxed(b), false);
@@ -71,16 +72,32 @@ impl Generator<'_> {
             self.pick(&[C::Less, C::LessOrEqual]),
             self.pick(&[C::Less, C::LessOrEqual]),
         );
-        match self.random.below(15) {
-            12 if kind != Kind::Text => {
-                self.shape("a range key read from text");
-                let key = Expr::Reread(boxed(pk), kind);
+        match self.random.below(20) {
+            12 | 15 if kind != Kind::Text => {
+                let key = self.key_that_may_fail(pk, kind);
                 vec![
                     compare(low, shift(&qk, -width), key.clone()),
                     compare(high, key, shift(&qk, width)),
                 ]
             }
             13 | 14 => self.differences(p, q),
+            16 => {
+                self.shape("LIKE with a prefix");
+                let (text, prefix) = (self.column(q, Kind::Text), self.column(p, Kind::Text));
+                let sides = if self.one_in(3) {
+                    vec![prefix, text]
+                } else {
+                    vec![text, prefix]
+                };
+                vec![Call::HasPrefix.of(sides)]
+            }
+            17 if !matches!(kind, Kind::Text | Kind::Float) => {
+                self.shape("greatest start before least end");
+                let (pe, qe) = (key(self, p, "e"), key(self, q, "e"));
+                let starts = Call::Greatest.of(vec![pk, qk]);
+                vec![compare(low, starts, Call::Least.of(vec![pe, qe]))]
+            }
+            18 | 19 if matches!(self.key, Kind::Time | Kind::Date) => self.time_differences(p, q),
             0..=2 => vec![Expr::Between(
                 boxed(pk),
                 boxed(shift(&qk, -width)),
@@ -122,10 +139,15 @@ impl Generator<'_> {
     fn differences(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
         use Comparison as C;
         self.shape("a difference of integers");
-        let moves = [0, 0, 0, 1 << 62, -(1 << 62), i64::MAX - 4, i64::MIN + 4];
+        // The least number has no absolute value.
+        let is_absolute = self.one_in(5);
+        let moves: &[i64] = match is_absolute {
+            true => &[0],
+            false => &[0, 0, 0, 1 << 62, -(1 << 62), i64::MAX - 4, i64::MIN + 4],
+        };
         let [key, bound] = [p, q].map(|sources| {
             let column = self.column(sources, Kind::Int);
-            Expr::Moved(boxed(column), self.pick(&moves))
+            Expr::Moved(boxed(column), self.pick(moves))
         });
         let (less, more) = if self.one_in(2) {
             (key, bound)
@@ -136,23 +158,96 @@ impl Generator<'_> {
         let from = self.random.below(5) as i64 - 2;
         let to = from + self.random.below(6) as i64;
         let literal = |n: i64| Expr::Literal(Value::Int(n), Kind::Int);
+        let [from, to] = [from, to].map(|n| match self.random.below(3) {
+            // A length of the row, which has a range if the row is that of the bounds.
+            0 => self.column(q, Kind::Int),
+            _ => literal(n),
+        });
+        let difference = match is_absolute {
+            true => Call::Abs.of(vec![difference]),
+            false => difference,
+        };
         let ends = [C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual];
         let end = self.pick(&ends);
         match self.random.below(4) {
-            0 => vec![Expr::Between(
-                boxed(difference),
-                boxed(literal(from)),
-                boxed(literal(to)),
-            )],
+            0 => vec![Expr::Between(boxed(difference), boxed(from), boxed(to))],
             1 => vec![
                 compare(self.pick(&[C::Less, C::LessOrEqual]), less, more),
-                compare(C::LessOrEqual, difference, literal(to)),
+                compare(C::LessOrEqual, difference, to),
             ],
             2 => vec![
                 compare(self.pick(&ends), less, more),
-                compare(end, difference, literal(to)),
+                compare(end, difference, to),
             ],
-            _ => vec![compare(end, difference, literal(from))],
+            _ => vec![compare(end, difference, from)],
+        }
+    }
+
+    /// Conditions on a difference of times.
+    fn time_differences(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
+        use Comparison as C;
+        self.shape("a difference of times");
+        let kind = self.key;
+        let [a, b] = [p, q].map(|sources| {
+            let time = self.column(sources, kind);
+            // The difference of two dates is a number.
+            match kind {
+                Kind::Date => Call::AsTimestamp.of(vec![time]),
+                _ => time,
+            }
+        });
+        let (a, b) = if self.one_in(2) { (a, b) } else { (b, a) };
+        let difference = Expr::Difference(boxed(a.clone()), boxed(b.clone()));
+        let n = self.random.below(6) as i64;
+        let length = |g: &mut Self, n: i64| {
+            let number = match g.random.below(4) {
+                0 => g.column(q, Kind::Int),
+                _ => Expr::Literal(Value::Int(n), Kind::Int),
+            };
+            Call::Interval(kind).of(vec![number])
+        };
+        let (from, to) = (length(self, n - 3), length(self, n));
+        let end = self.pick(&[C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual]);
+        match self.random.below(3) {
+            0 => vec![Expr::Between(boxed(difference), boxed(from), boxed(to))],
+            1 => vec![
+                compare(C::LessOrEqual, b, a),
+                compare(C::LessOrEqual, difference, to),
+            ],
+            _ => vec![compare(end, difference, to)],
+        }
+    }
+
+    /// A range key in an expression that may fail, or that DataFusion takes for one.
+    fn key_that_may_fail(&mut self, key: Expr, kind: Kind) -> Expr {
+        let is_time = matches!(kind, Kind::Time | Kind::Date);
+        match self.random.below(7) {
+            0 if is_time => {
+                self.shape("a range key by to_timestamp");
+                Call::ToTimestamp.of(vec![key])
+            }
+            1 if is_time => {
+                self.shape("a range key by date_bin");
+                Call::Bin(kind).of(vec![key])
+            }
+            2 => {
+                self.shape("a range key by coalesce");
+                Expr::Coalesce(boxed(key), boxed(self.literal(kind)))
+            }
+            3 => {
+                self.shape("a range key by nullif");
+                let literal = self.literal(kind);
+                Call::Nullif.of(vec![key, literal])
+            }
+            4 => {
+                self.shape("a range key by greatest");
+                let literal = self.literal(kind);
+                Call::Greatest.of(vec![key, literal])
+            }
+            _ => {
+                self.shape("a range key read from text");
+                Expr::Reread(boxed(key), kind)
+            }
         }
     }
 

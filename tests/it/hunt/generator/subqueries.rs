@@ -1,7 +1,8 @@
 //! Subqueries in expressions: EXISTS, IN, scalar subqueries, and aggregates.
 
 use super::{Generator, Source, boxed, compare};
-use crate::hunt::query::{Aggregate, Expr, From, Function, Key, Order, Query};
+use crate::hunt::calls::Call;
+use crate::hunt::query::{Aggregate, Comparison, Expr, From, Function, Key, Order, Query};
 use crate::hunt::value::{Kind, Value};
 
 impl Generator<'_> {
@@ -145,7 +146,7 @@ impl Generator<'_> {
                 let (mut query, sources) = g.correlated(outer, depth);
                 let item = g.expr(&sources, kind, 0);
                 query.items = vec![item];
-                g.nearest(&mut query, &sources);
+                g.closest(&mut query, &sources, outer);
                 query.limit = Some(if g.one_in(20) { 0 } else { 1 });
                 query.offset = if g.one_in(8) { 1 } else { 0 };
                 query
@@ -174,6 +175,78 @@ impl Generator<'_> {
         Expr::Scalar(Box::new(query))
     }
 
+    /// The condition that `q`, of this table, has the last key before the one of `e`, or the first one after it.
+    pub(super) fn latest_of(&mut self, table: usize, q: &Source, e: &Source) -> Option<Expr> {
+        use Comparison as C;
+        let (key, at) = (q.named("k")?, e.named("k")?);
+        self.shape("the latest row by a copy of its table");
+        let query = self.scoped(|g| {
+            let alias = g.new_alias();
+            let columns = g.tables[table].columns.clone();
+            let copy = Source {
+                alias,
+                columns,
+                has_id: true,
+            };
+            let of_copy = copy.named("k")?;
+            let (comparison, function) = g.pick(&[
+                (C::Less, Function::Max),
+                (C::LessOrEqual, Function::Max),
+                (C::Greater, Function::Min),
+            ]);
+            let item = g.aggregate_of(function, of_copy.clone());
+            let mut query = Query::new(From::Table(table, alias), vec![item]);
+            query.filter = vec![compare(comparison, of_copy, at)];
+            let equal = if g.one_in(2) { q } else { e };
+            if let (Some(x), Some(y)) = (copy.named("g"), equal.named("g")) {
+                query.filter.insert(0, compare(C::Equal, x, y));
+            }
+            g.name(&mut query, &[g.key]);
+            Some(query)
+        })?;
+        Some(compare(C::Equal, key, Expr::Scalar(Box::new(query))))
+    }
+
+    /// Orders a query as `nearest` does, or by the distance from a value of the outer row, or the longest prefix first.
+    pub(super) fn closest(&mut self, query: &mut Query, sources: &[Source], outer: &[Source]) {
+        let prefix = query.filter.iter().find_map(|condition| match condition {
+            Expr::Call(Call::HasPrefix, sides) => Some(sides[1].clone()),
+            _ => None,
+        });
+        if let Some(prefix) = prefix.filter(|_| self.one_in(2)) {
+            self.shape("the longest prefix");
+            self.ordered(query, sources, Call::Length.of(vec![prefix]));
+            query.order[0].descends = true;
+            query.order[0].nulls_first = self.one_in(4);
+            return;
+        }
+        let kind = self.pick(&[self.key, Kind::Int]);
+        let (p, q) = (sources[0].named("k"), outer[0].named("k"));
+        let (p, q) = match (p, q) {
+            (Some(p), Some(q)) if kind == self.key => (p, q),
+            _ => (self.column(sources, kind), self.column(outer, kind)),
+        };
+        let has_literal = matches!((&p, &q), (Expr::Literal(..), _) | (_, Expr::Literal(..)));
+        if has_literal || !self.one_in(4) {
+            return self.nearest(query, sources);
+        }
+        self.shape("ORDER BY a distance");
+        let of = |call: Call, e: Expr| call.of(vec![e]);
+        let (p, q) = match kind {
+            Kind::Time if self.one_in(3) => (of(Call::Epoch, p), of(Call::Epoch, q)),
+            // The difference of two dates is a number.
+            Kind::Date => (of(Call::AsTimestamp, p), of(Call::AsTimestamp, q)),
+            _ => (p, q),
+        };
+        let distance = of(Call::Abs, Expr::Difference(boxed(p), boxed(q)));
+        let is_first = !self.one_in(4);
+        self.ordered(query, sources, distance);
+        if is_first {
+            query.order[0].descends = false;
+            query.order[0].nulls_first = false;
+        }
+    }
+
     /// Orders a query so that LIMIT takes the same rows whichever way it is computed.
     pub(super) fn nearest(&mut self, query: &mut Query, sources: &[Source]) {
         let key = match self.random.below(6) {
@@ -184,6 +257,11 @@ impl Generator<'_> {
                 .named("k")
                 .unwrap_or_else(|| self.column(sources, self.key)),
         };
+        self.ordered(query, sources, key);
+    }
+
+    /// Orders a query by a key, and then so that the order is total.
+    fn ordered(&mut self, query: &mut Query, sources: &[Source], key: Expr) {
         let mut keys = vec![key];
         if sources.iter().all(|s| s.has_id) {
             keys.extend(sources.iter().map(|source| source.column(0)));

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Generator, Source, boxed, compare};
-use crate::hunt::query::{Asof, Comparison, Expr, Frame, From, JoinType, Query, RangeJoin};
+use super::{Generator, Source, boxed};
+use crate::hunt::calls::Call;
+use crate::hunt::query::{
+    Asof, AsofKind, Comparison, Expr, Frame, From, JoinType, Nearest, Query, RangeJoin,
+};
 use crate::hunt::schema::Column;
 use crate::hunt::value::Kind;
 
@@ -157,7 +160,7 @@ impl Generator<'_> {
                 } else {
                     g.shape("LATERAL with LIMIT");
                     query.items = kinds.iter().map(|kind| g.expr(&inner, *kind, 0)).collect();
-                    g.nearest(&mut query, &inner);
+                    g.closest(&mut query, &inner, &outer);
                     query.limit = Some(1 + g.random.below(3));
                     query.offset = if g.one_in(3) { g.random.below(3) } else { 0 };
                 }
@@ -177,7 +180,6 @@ impl Generator<'_> {
     }
 
     pub(super) fn asof(&mut self) -> (From, Vec<Source>) {
-        self.shape("ASOF JOIN");
         let has_calls = std::mem::replace(&mut self.has_calls, false);
         let drawn = self.asof_of();
         self.has_calls = has_calls;
@@ -185,14 +187,32 @@ impl Generator<'_> {
     }
 
     pub(super) fn asof_of(&mut self) -> (From, Vec<Source>) {
+        use AsofKind as A;
         use Comparison as C;
-        let (left, a) = self.source(0);
+        let (left, mut a) = self.source(0);
         let (right, mut b) = self.base();
-        let kind = self.pick(&[self.key, self.key, Kind::Int]);
-        let key = b
-            .named("k")
-            .filter(|_| kind == self.key)
-            .unwrap_or_else(|| self.column(std::slice::from_ref(&b), kind));
+        let asof_kind = self.pick(&[
+            A::Matched,
+            A::Matched,
+            A::Inner,
+            A::Left,
+            A::Right,
+            A::Full,
+            A::Semi,
+            A::Anti,
+        ]);
+        let is_outer = matches!(asof_kind, A::Right | A::Full);
+        let (kind, key) = if is_outer {
+            // Of equal keys any one is the nearest.
+            (Kind::Int, b.column(0))
+        } else {
+            let kind = self.pick(&[self.key, self.key, Kind::Int]);
+            let key = b
+                .named("k")
+                .filter(|_| kind == self.key)
+                .unwrap_or_else(|| self.column(std::slice::from_ref(&b), kind));
+            (kind, key)
+        };
         let lefts = Self::columns(std::slice::from_ref(&a), kind);
         if lefts.is_empty() {
             return (left, vec![a]);
@@ -204,13 +224,37 @@ impl Generator<'_> {
         if let (Some(x), Some(y)) = (a.named("g"), b.named("g"))
             && self.one_in(2)
         {
-            on.push(compare(C::Equal, x, y));
+            on.push(self.equality(x, y));
         }
-        if self.one_in(4) {
-            on.push(self.residual(std::slice::from_ref(&b), std::slice::from_ref(&a)));
+        if self.one_in(4) && !is_outer {
+            let residual = self.residual(std::slice::from_ref(&b), std::slice::from_ref(&a));
+            // Without MATCH_CONDITION there is one comparison of the two sides.
+            let is_match = matches!(
+                residual,
+                Expr::Compare(
+                    C::Less | C::LessOrEqual | C::Greater | C::GreaterOrEqual,
+                    ..
+                )
+            );
+            if asof_kind == A::Matched || !is_match {
+                on.push(residual);
+            }
         }
+        self.shape(match asof_kind {
+            A::Matched => "ASOF JOIN … MATCH_CONDITION",
+            A::Inner => "ASOF JOIN … ON",
+            A::Left => "ASOF LEFT JOIN",
+            A::Right => "ASOF RIGHT JOIN",
+            A::Full => "ASOF FULL JOIN",
+            A::Semi => "ASOF SEMI JOIN",
+            A::Anti => "ASOF ANTI JOIN",
+        });
         b.has_id = false;
+        if is_outer {
+            a.has_id = false;
+        }
         let asof = Asof {
+            kind: asof_kind,
             left,
             right,
             at,
@@ -218,7 +262,42 @@ impl Generator<'_> {
             key,
             on,
         };
-        (From::Asof(Box::new(asof)), vec![a, b])
+        let sources = match asof_kind {
+            A::Semi | A::Anti => vec![a],
+            _ => vec![a, b],
+        };
+        (From::Asof(Box::new(asof)), sources)
+    }
+
+    /// The nearest rows by a distance that no two of them have, or by the number of the row.
+    pub(super) fn nearest_join(&mut self) -> (From, Vec<Source>) {
+        let (left, a) = self.source(0);
+        let (right, mut b) = self.base();
+        let lefts = Self::columns(std::slice::from_ref(&a), Kind::Int);
+        if lefts.is_empty() {
+            return (left, vec![a]);
+        }
+        self.shape("NEAREST");
+        let id = b.column(0);
+        let four_times = |e: &Expr| Expr::Double(boxed(Expr::Double(boxed(e.clone()))));
+        let point = Call::Spread.of(vec![self.pick(&lefts)]);
+        let (is_distance, by) = match self.random.below(4) {
+            0 => (self.one_in(2), id),
+            _ => {
+                let difference = Expr::Difference(boxed(four_times(&id)), boxed(point));
+                (!self.one_in(4), Call::Abs.of(vec![difference]))
+            }
+        };
+        b.has_id = false;
+        let nearest = Nearest {
+            left,
+            right,
+            keeps: self.one_in(2),
+            count: 1 + self.random.below(3),
+            is_distance,
+            by,
+        };
+        (From::Nearest(Box::new(nearest)), vec![a, b])
     }
 
     pub(super) fn range_join(&mut self) -> (From, Vec<Source>) {
@@ -326,9 +405,10 @@ impl Generator<'_> {
         match self.random.below(20) {
             0..=4 => self.join(depth),
             5..=7 => self.lateral(depth),
-            8 => self.asof(),
+            8 | 11 => self.asof(),
             9 => self.range_join(),
             10 => self.frame(),
+            12 => self.nearest_join(),
             _ => {
                 let (from, source) = self.source(depth);
                 (from, vec![source])
