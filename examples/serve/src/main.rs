@@ -8,6 +8,7 @@
 
 mod login;
 mod statements;
+mod stopping;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -98,6 +99,7 @@ async fn serve(args: Args) -> Result<()> {
     // First, because it builds the session's state anew.
     setup_pg_catalog(&ctx, "datafusion", EmptyContextProvider).map_err(|error| *error)?;
     datafusion_rmq::register(&ctx);
+    stopping::plan_stoppable(&ctx);
     for file in &args.files {
         register_file(&ctx, file).await?;
     }

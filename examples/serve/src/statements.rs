@@ -4,7 +4,6 @@
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -29,7 +28,9 @@ use datafusion_postgres::pgwire::messages::PgWireBackendMessage;
 use datafusion_postgres::pgwire::messages::response::TransactionStatus;
 use datafusion_postgres::pgwire::types::format::FormatOptions;
 use datafusion_rmq::parts::{plan_statement, prepare_statement};
-use futures::{Sink, StreamExt};
+use futures::Sink;
+
+use crate::stopping::stoppable;
 
 /// A statement that does nothing.
 const NOTHING: &str = "CLOSE nothing";
@@ -153,10 +154,14 @@ impl SimpleQueryHandler for Statements {
         for Prepared { text, plan, .. } in self.prepare(client, sql).await? {
             match plan {
                 Some(plan) if client.transaction_status() != TransactionStatus::Error => {
-                    let rows = self.ctx.execute_logical_plan(plan).await.map_err(api)?;
                     let format = FormatOptions::from_client_metadata(client.metadata());
-                    let rows = encode_dataframe(rows, &Format::UnifiedText, Some(Arc::new(format)));
-                    responses.push(started(Response::Query(rows.await?)).await);
+                    let query = async {
+                        let rows = self.ctx.execute_logical_plan(plan).await.map_err(api)?;
+                        let text = Format::UnifiedText;
+                        let rows = encode_dataframe(rows, &text, Some(Arc::new(format))).await?;
+                        Ok(Response::Query(rows))
+                    };
+                    responses.push(stoppable(query).await?);
                 }
                 _ => responses
                     .extend(SimpleQueryHandler::do_query(&*self.postgres, client, &text).await?),
@@ -187,9 +192,8 @@ impl ExtendedQueryHandler for Statements {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let response =
-            ExtendedQueryHandler::do_query(&*self.postgres, client, portal, rows).await?;
-        Ok(started(response).await)
+        let query = ExtendedQueryHandler::do_query(&*self.postgres, client, portal, rows);
+        stoppable(query).await
     }
 }
 
@@ -256,19 +260,6 @@ impl QueryParser for Statements {
         self.postgres
             .query_parser()
             .get_result_schema(statement, format)
-    }
-}
-
-/// A response whose first row is there: until then, a query can be cancelled.
-async fn started(response: Response) -> Response {
-    match response {
-        Response::Query(mut rows) => {
-            let mut stream = rows.data_rows.peekable();
-            Pin::new(&mut stream).peek().await;
-            rows.data_rows = Box::pin(stream);
-            Response::Query(rows)
-        }
-        other => other,
     }
 }
 

@@ -38,6 +38,29 @@ impl BatchBuffers {
             pinned: Arc::clone(pinned),
         })
     }
+
+    /// Copies answers that have arrived in the pinned block to their destinations.
+    ///
+    /// # Safety
+    /// The destinations are valid, and nothing else accesses them.
+    pub unsafe fn deliver(&mut self, copies: Vec<StagedCopy>) {
+        let Some(block) = &mut self.answers else {
+            return;
+        };
+        for StagedCopy { offset, to, bytes } in copies {
+            let answers = block.slice_mut::<u8>(offset, bytes);
+            // SAFETY: the caller guarantees that `to` is valid; it does not overlap a block of the engine.
+            unsafe { std::ptr::copy_nonoverlapping(answers.as_ptr(), to, bytes) };
+        }
+    }
+}
+
+/// A copy out of the pinned block of answers, to a destination that is not pinned.
+#[derive(Debug)]
+pub struct StagedCopy {
+    pub offset: usize,
+    pub to: *mut u8,
+    pub bytes: usize,
 }
 
 /// The number of queries that buffers are allocated for: a power of two, so that batches of similar sizes share them.

@@ -1,5 +1,6 @@
 //! An open device with its memory budget, loaded kernels and buffers.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use super::driver::device::Device;
 use super::driver::module::Modules;
 use super::memory::device_memory::Budget;
 use super::memory::pinned::PinnedPool;
-use super::tuning::MAX_IN_FLIGHT;
+use super::tuning::{BATCH, MAX_IN_FLIGHT};
 use crate::EngineError;
 
 /// A device of an engine.
@@ -27,7 +28,7 @@ pub struct Gpu {
 }
 
 /// Two buffers, which a batch uses in turn.
-pub type DoubleBuffer = [BatchBuffers; 2];
+type DoubleBuffer = [BatchBuffers; 2];
 
 #[derive(Debug, Default)]
 struct BufferPool {
@@ -64,14 +65,44 @@ impl Gpu {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Answers one batch with buffers of the pool. Waits if [`MAX_IN_FLIGHT`] batches are in flight.
+    /// Answers a batch of `total` queries in chunks of at most [`BATCH`], which use two buffers in turn: while the
+    /// device works on one chunk, the host prepares the next. Waits if [`MAX_IN_FLIGHT`] batches are in flight.
+    ///
+    /// `send` enqueues the work of a chunk on the stream of buffers, which are idle. Once that is done, `receive` gets
+    /// the same buffers and what `send` returned.
     ///
     /// # Errors
-    /// Those of `work`, after all work on the buffers' streams has ended, and those of allocating buffers.
-    pub fn with_buffers<R>(
+    /// The first one of `send`, of `receive`, or of the device. All work on the streams has ended then, too.
+    pub fn in_chunks<T>(
         &self,
-        work: impl FnOnce(&mut DoubleBuffer) -> Result<R, EngineError>,
-    ) -> Result<R, EngineError> {
+        total: usize,
+        mut send: impl FnMut(&mut BatchBuffers, Range<usize>) -> Result<T, EngineError>,
+        mut receive: impl FnMut(&mut BatchBuffers, T) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let mut finish = |buffers: &mut BatchBuffers, pending: Option<T>| {
+            let Some(pending) = pending else {
+                return Ok(());
+            };
+            buffers.stream.wait()?;
+            receive(buffers, pending)
+        };
+        self.with_buffers(|buffers| {
+            let mut in_flight = [None, None];
+            for (i, first) in (0..total).step_by(BATCH).enumerate() {
+                let (buffers, pending) = (&mut buffers[i % 2], &mut in_flight[i % 2]);
+                finish(buffers, pending.take())?;
+                *pending = Some(send(buffers, first..total.min(first + BATCH))?);
+            }
+            let mut buffers = buffers.iter_mut().zip(in_flight);
+            buffers.try_for_each(|(buffers, pending)| finish(buffers, pending))
+        })
+    }
+
+    /// Answers one batch with buffers of the pool. On an error all work on their streams has ended.
+    fn with_buffers(
+        &self,
+        work: impl FnOnce(&mut DoubleBuffer) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let _in_flight = Defer(|| {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,4 @@
 //! Copies of a wavelet matrix on devices, which answer order statistics of ranges.
-//!
-//! A batch is split into chunks, which use two buffers in turn: while the device works on one chunk, the host prepares
-//! the next.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -203,28 +200,21 @@ impl MatrixCopy {
         queries: Queries<'_>,
         answers: &mut [u32],
     ) -> Result<(), EngineError> {
-        let total = answers.len();
-        self.gpu.with_buffers(|buffers| {
-            // The queries in flight on each of the buffers.
-            let mut in_flight: [Option<Range<usize>>; 2] = [None, None];
-            for (i, first) in (0..total).step_by(BATCH).enumerate() {
-                let chunk = first..total.min(first + BATCH);
-                let buffers = &mut buffers[i % 2];
-                if let Some(previous) = in_flight[i % 2].take() {
-                    receive(buffers, &mut answers[previous])?;
-                }
-                // SAFETY: the buffers are idle. The matrix outlives the work: on an error `with_buffers` drops the
-                // buffers, which waits.
+        self.gpu.in_chunks(
+            answers.len(),
+            |buffers, chunk| {
+                // SAFETY: the buffers are idle. The matrix outlives the work, for which `in_chunks` waits.
                 unsafe { self.send(buffers, function, rows, queries.part(chunk.clone()))? };
-                in_flight[i % 2] = Some(chunk);
-            }
-            for (buffers, chunk) in buffers.iter_mut().zip(in_flight) {
-                if let Some(chunk) = chunk {
-                    receive(buffers, &mut answers[chunk])?;
+                Ok(chunk)
+            },
+            |buffers, chunk| {
+                let to = &mut answers[chunk];
+                if let Some(block) = &mut buffers.answers {
+                    to.copy_from_slice(block.slice_mut::<u32>(0, to.len()));
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 
     /// Enqueues at most [`BATCH`] queries: the copy of the queries, the kernel, and the copy of the answers.
@@ -233,7 +223,7 @@ impl MatrixCopy {
     /// Those of the device. The buffers' stream may then have unfinished work.
     ///
     /// # Safety
-    /// The buffers are idle. The matrix stays valid until [`receive`] returns or the buffers are dropped.
+    /// The buffers are idle. The matrix stays valid until the stream was waited for or dropped.
     unsafe fn send(
         &self,
         buffers: &mut BatchBuffers,
@@ -288,15 +278,6 @@ impl Queries<'_> {
             targets: &self.targets[chunk],
         }
     }
-}
-
-/// Waits for the queries that [`MatrixCopy::send`] enqueued, and writes their answers.
-fn receive(buffers: &mut BatchBuffers, to: &mut [u32]) -> Result<(), EngineError> {
-    buffers.stream.wait()?;
-    if let Some(answers) = &mut buffers.answers {
-        to.copy_from_slice(answers.slice_mut::<u32>(0, to.len()));
-    }
-    Ok(())
 }
 
 impl fmt::Debug for CudaWaveletMatrix {

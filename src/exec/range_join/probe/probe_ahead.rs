@@ -24,9 +24,7 @@ use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
-use crate::exec::range_join::reach::intervals::{
-    Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS, MAX_SCAN_INTERVALS,
-};
+use crate::exec::range_join::reach::intervals::{Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS};
 use crate::exec::range_join::reach::nearest_rows::SoughtRows;
 use crate::exec::range_join::reach::nearest_slices::read_slices;
 use crate::exec::range_join::reach::pruned_plan::pruned;
@@ -231,13 +229,7 @@ impl ProbeAhead {
             let share = extent.share(intervals, 0.0);
             !is_forced && share.is_some_and(|share| share > MAX_SHARE)
         };
-        let config = self.context.session_config().options();
-        let most = if config.execution.parquet.pushdown_filters {
-            MAX_SCAN_INTERVALS
-        } else {
-            MAX_FINE_INTERVALS
-        };
-        Ok(reach_of(spec, schema, batches, most, is_too_much).await)
+        Ok(reach_of(spec, schema, batches, MAX_FINE_INTERVALS, is_too_much).await)
     }
 
     /// What is to be sorted of a collected build side, and what builds that: all rows, or those that are reached, which

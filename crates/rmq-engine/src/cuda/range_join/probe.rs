@@ -1,6 +1,6 @@
 //! The way of a batch of probe rows through a device.
 //!
-//! A batch is cut into chunks, which use two buffers in turn. For each chunk, all of this is enqueued on one stream:
+//! For each chunk of a batch, all of this is enqueued on one stream:
 //!
 //! 1. the copy of group ids and of the columns of bounds, as stored bits, from pinned memory,
 //! 2. the search, which makes the bounds and leaves ranges on the device,
@@ -15,7 +15,7 @@ use super::batch::ProbeBatch;
 use super::group_ids::convert;
 use super::launch::Launch;
 use super::outputs::{Destination, Destinations};
-use crate::cuda::batch_buffers::{BatchBuffers, reserve_device, reserve_pinned};
+use crate::cuda::batch_buffers::{BatchBuffers, StagedCopy, reserve_device, reserve_pinned};
 use crate::cuda::key::CudaKey;
 use crate::cuda::tuning::BATCH;
 use crate::{EngineError, RangeJoinOutput};
@@ -26,14 +26,6 @@ struct Pending {
     copies: Vec<StagedCopy>,
     /// Where the chunk's inputs have come back to tell whether a bound is moved beyond its type.
     overflow: Option<usize>,
-}
-
-/// A copy out of the pinned block.
-#[derive(Debug)]
-struct StagedCopy {
-    offset: usize,
-    to: *mut u8,
-    bytes: usize,
 }
 
 /// Answers a batch into outputs of its length.
@@ -50,45 +42,29 @@ pub fn answer<K: CudaKey>(
     let outputs: Vec<_> = outputs
         .map(|output| Destinations::of_output(output, pinned))
         .collect();
-    plan.replica.gpu.with_buffers(|buffers| {
-        let mut pending = [Pending::default(), Pending::default()];
-        for (i, first) in (0..batch.rows).step_by(BATCH).enumerate() {
-            let rows = first..batch.rows.min(first + BATCH);
-            let (buffers, pending) = (&mut buffers[i % 2], &mut pending[i % 2]);
-            // SAFETY: the outputs have room for all rows, and outlive the buffers' work: on an error `with_buffers`
-            // drops the buffers, which waits. So does the build side.
-            unsafe {
-                receive(buffers, pending)?;
-                send(plan, batch, rows, buffers, &outputs, pending)?;
-            }
-        }
-        for (buffers, pending) in buffers.iter_mut().zip(&mut pending) {
-            // SAFETY: as above.
-            unsafe { receive(buffers, pending)? };
-        }
-        Ok(())
-    })
+    plan.replica.gpu.in_chunks(
+        batch.rows,
+        // SAFETY: the buffers are idle. The outputs have room for all rows, and outlive the work, for which `in_chunks`
+        // waits. So does the build side.
+        |buffers, rows| unsafe { send(plan, batch, rows, buffers, &outputs) },
+        // SAFETY: as above.
+        |buffers, pending| unsafe { receive(buffers, pending) },
+    )
 }
 
-/// Waits for the chunk that uses these buffers, if any, and copies its answers from the pinned block.
+/// Copies the answers of a chunk that is done from the pinned block.
 ///
 /// # Safety
 /// The destinations are still valid.
-unsafe fn receive(buffers: &mut BatchBuffers, pending: &mut Pending) -> Result<(), EngineError> {
-    buffers.stream.wait()?;
-    if let Some(offset) = pending.overflow.take()
+unsafe fn receive(buffers: &mut BatchBuffers, pending: Pending) -> Result<(), EngineError> {
+    if let Some(offset) = pending.overflow
         && let Some(block) = &mut buffers.queries
         && block.slice_mut::<u32>(offset, 1) != [0]
     {
         return Err(EngineError::Overflow);
     }
-    for StagedCopy { offset, to, bytes } in pending.copies.drain(..) {
-        if let Some(block) = &mut buffers.answers {
-            let answers = block.slice_mut::<u8>(offset, bytes);
-            // SAFETY: the caller guarantees that `to` is valid; it does not overlap a block of the engine.
-            unsafe { std::ptr::copy_nonoverlapping(answers.as_ptr(), to, bytes) };
-        }
-    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { buffers.deliver(pending.copies) };
     Ok(())
 }
 
@@ -103,9 +79,9 @@ unsafe fn send<K: CudaKey>(
     rows: Range<usize>,
     buffers: &mut BatchBuffers,
     outputs: &[Destinations],
-    pending: &mut Pending,
-) -> Result<(), EngineError> {
+) -> Result<Pending, EngineError> {
     let m = rows.len();
+    let mut pending = Pending::default();
     debug_assert!(m <= BATCH && rows.start.is_multiple_of(64));
     let layout = ChunkLayout::new(plan, batch, m);
     let BatchBuffers {
@@ -203,5 +179,5 @@ unsafe fn send<K: CudaKey>(
             unsafe { stream.copy_to_host(host, base + from as u64, bytes)? };
         }
     }
-    Ok(())
+    Ok(pending)
 }

@@ -1,7 +1,4 @@
 //! Threshold searches on a device.
-//!
-//! A batch is split into chunks, which use two buffers in turn: while the device works on one chunk, the host prepares
-//! the next.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -77,28 +74,18 @@ impl CrossingKernel<'_> {
         batch: &CrossingQueries<'_, K>,
         out: &mut Crossings<'_>,
     ) -> Result<(), EngineError> {
-        let total = batch.left.len();
-        gpu.with_buffers(|buffers| {
-            // The queries in flight on each of the buffers.
-            let mut in_flight: [Option<Range<usize>>; 2] = [None, None];
-            for (i, first) in (0..total).step_by(BATCH).enumerate() {
-                let queries = first..total.min(first + BATCH);
-                let buffers = &mut buffers[i % 2];
-                if let Some(previous) = in_flight[i % 2].take() {
-                    receive(buffers, previous, out)?;
-                }
-                // SAFETY: the buffers are idle. The index outlives the work: on an error `with_buffers` drops the
-                // buffers, which waits.
+        gpu.in_chunks(
+            batch.left.len(),
+            |buffers, queries| {
+                // SAFETY: the buffers are idle. The index outlives the work, for which `in_chunks` waits.
                 unsafe { self.send(buffers, &batch.part(queries.clone()))? };
-                in_flight[i % 2] = Some(queries);
-            }
-            for (buffers, queries) in buffers.iter_mut().zip(in_flight) {
-                if let Some(queries) = queries {
-                    receive(buffers, queries, out)?;
-                }
-            }
-            Ok(())
-        })
+                Ok(queries)
+            },
+            |buffers, queries| {
+                receive(buffers, queries, out);
+                Ok(())
+            },
+        )
     }
 
     /// Enqueues at most [`BATCH`] searches: the copy of the queries, the kernel, and the copy of the results.
@@ -107,7 +94,7 @@ impl CrossingKernel<'_> {
     /// Those of the device. The buffers' stream may then have unfinished work.
     ///
     /// # Safety
-    /// The buffers are idle. The index stays valid until [`receive`] returns or the buffers are dropped.
+    /// The buffers are idle. The index stays valid until the stream was waited for or dropped.
     unsafe fn send<K: CudaKey>(
         self,
         buffers: &mut BatchBuffers,
@@ -192,16 +179,11 @@ fn clip<B: Bound + DeviceValue, K>(
     clip_bounds::clip(chunk.left, chunk.right, rows, &mut to_left[..m], to_right);
 }
 
-/// Waits for the searches that [`CrossingKernel::send`] enqueued, and writes their results to those of `queries`,
-/// whose start is a multiple of 64.
-fn receive(
-    buffers: &mut BatchBuffers,
-    queries: Range<usize>,
-    out: &mut Crossings<'_>,
-) -> Result<(), EngineError> {
-    buffers.stream.wait()?;
+/// Writes the results of the searches that [`CrossingKernel::send`] enqueued to those of `queries`, whose start is a
+/// multiple of 64.
+fn receive(buffers: &mut BatchBuffers, queries: Range<usize>, out: &mut Crossings<'_>) {
     let Some(answers) = &mut buffers.answers else {
-        return Ok(());
+        return;
     };
     let (first, m) = (queries.start, queries.len());
     out.positions[queries].copy_from_slice(answers.slice_mut::<i64>(0, m));
@@ -212,5 +194,4 @@ fn receive(
         let high = halves.get(1).copied().unwrap_or(0);
         *word = u64::from(halves[0]) | u64::from(high) << 32;
     }
-    Ok(())
 }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::answer::{AnswerKernel, OutputPointers, QueryChunk};
 use super::build::{self, ColumnSource};
 use super::crossing::{CrossingKernel, CrossingQueries, crossing_kernel};
 use super::layout::{DeviceIndex, Layout};
-use super::query_pipeline::{AnswerKernel, OutputPointers, QueryChunk, QueryPipeline};
 use super::shape::Shape;
 use crate::crossings::{Crossings, RangeEnd};
 use crate::cuda::driver::module::Function;
@@ -205,12 +205,13 @@ impl IndexReplica {
         })
     }
 
-    /// Answers a batch, whose chunks pass through two pipelines in turn.
+    /// Answers the `queries` of a batch, which was split into chunks.
     ///
     /// # Safety
     /// `out` has room for the answers of all chunks, and nothing else accesses it meanwhile.
     unsafe fn answer(
         &self,
+        queries: usize,
         chunks: &[QueryChunk<'_>],
         out: OutputPointers,
     ) -> Result<(), EngineError> {
@@ -224,23 +225,19 @@ impl IndexReplica {
             function: function.ok_or(EngineError::NoPositions)?,
             wide_positions: self.wide_positions,
         };
-        self.gpu.with_buffers(|buffers| {
-            let mut pipelines = buffers.each_mut().map(QueryPipeline::new);
-            for (i, chunk) in chunks.iter().enumerate() {
-                let pipeline = &mut pipelines[i % 2];
-                // SAFETY: guaranteed by the caller. On an error `with_buffers` drops the buffers, which waits for work
-                // in flight.
-                unsafe {
-                    pipeline.finish()?;
-                    pipeline.start(kernel, chunk, i * BATCH, out)?;
-                }
-            }
-            for pipeline in &mut pipelines {
+        self.gpu.in_chunks(
+            queries,
+            |buffers, queries| {
+                let (first, chunk) = (queries.start, &chunks[queries.start / BATCH]);
+                // SAFETY: the buffers are idle. The rest is guaranteed by the caller, as `in_chunks` waits.
+                unsafe { kernel.send(buffers, chunk, first, out) }
+            },
+            |buffers, staged| {
                 // SAFETY: as above.
-                unsafe { pipeline.finish()? };
-            }
-            Ok(())
-        })
+                unsafe { buffers.deliver(staged) };
+                Ok(())
+            },
+        )
     }
 }
 
@@ -327,7 +324,7 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
         run_on_one(&self.replicas, "the index", |replica| {
             let pointers = self.output_pointers(&mut out);
             // SAFETY: the pointers are those of `out`, whose lengths were checked.
-            unsafe { replica.answer(&chunks, pointers) }
+            unsafe { replica.answer(queries, &chunks, pointers) }
         })
     }
 

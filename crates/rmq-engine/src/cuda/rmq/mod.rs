@@ -1,9 +1,10 @@
 //! Range-minimum queries on devices: the layout and build of an index, and batches of queries.
 //!
 //! A build uploads the column slice by slice; a kernel makes the two lowest levels of each slice as soon as it is in
-//! place. A batch of queries is split into chunks, which pass through two pipelines: while one chunk is on the device,
-//! the bounds of the next are clipped.
+//! place.
 
+#[doc(hidden)]
+pub mod answer;
 #[doc(hidden)]
 pub mod build;
 #[doc(hidden)]
@@ -14,8 +15,6 @@ pub mod crossing;
 pub mod index;
 #[doc(hidden)]
 pub mod layout;
-#[doc(hidden)]
-pub mod query_pipeline;
 #[doc(hidden)]
 pub mod shape;
 #[doc(hidden)]

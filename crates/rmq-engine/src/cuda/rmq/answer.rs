@@ -1,10 +1,4 @@
-//! The way of a chunk of range-minimum queries through a device.
-//!
-//! 1. [`QueryPipeline::start`] clips the bounds into pinned memory, and enqueues their copy to the device, the kernel,
-//!    and the copy of the answers to their destination. Answers whose destination is not pinned go to a pinned block.
-//! 2. [`QueryPipeline::finish`] waits, and copies the answers from the pinned block to their destination.
-//!
-//! A batch uses two pipelines in turn, so that the host prepares one chunk while the device works on the other.
+//! Range-minimum queries on a device.
 
 use std::ffi::c_void;
 
@@ -13,7 +7,9 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::clip_bounds::{self, Bound};
 use super::layout::DeviceIndex;
 use crate::EngineError;
-use crate::cuda::batch_buffers::{BatchBuffers, Offsets, capacity, reserve_device, reserve_pinned};
+use crate::cuda::batch_buffers::{
+    BatchBuffers, Offsets, StagedCopy, capacity, reserve_device, reserve_pinned,
+};
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::argument;
 use crate::cuda::tuning::BATCH;
@@ -80,68 +76,42 @@ pub struct OutputPointers {
     pub pinned: bool,
 }
 
-/// Two of these answer a batch.
-#[derive(Debug)]
-pub struct QueryPipeline<'a> {
-    buffers: &'a mut BatchBuffers,
-    /// Whether a chunk was started and not yet waited for.
-    in_flight: bool,
-    /// Answers in flight to the pinned block, to be copied to their destination.
-    staged: Vec<StagedCopy>,
-}
-
-/// A copy out of the pinned block.
-#[derive(Debug)]
-struct StagedCopy {
-    offset: usize,
-    to: *mut u8,
-    bytes: usize,
-}
-
-impl<'a> QueryPipeline<'a> {
-    /// Creates a pipeline with buffers whose stream is idle.
-    pub fn new(buffers: &'a mut BatchBuffers) -> Self {
-        Self {
-            buffers,
-            in_flight: false,
-            staged: Vec::new(),
-        }
-    }
-
-    /// Sends a chunk of at most [`BATCH`] queries, whose first one is query `first` of its batch, a multiple of 64.
+impl AnswerKernel<'_> {
+    /// Enqueues at most [`BATCH`] queries, of which the first one is query `first` of its batch, a multiple of 64: the
+    /// copy of the bounds, the kernel, and the copy of the answers to their destination. Answers whose destination is
+    /// not pinned go to the pinned block, and the copies from there are returned.
     ///
     /// # Errors
     /// Those of the device. The buffers' stream may then have unfinished work.
     ///
     /// # Safety
-    /// The pipeline is idle: new or finished. `out` has room for `first + chunk.queries` answers, which nothing else
-    /// accesses until the pipeline is finished or its buffers are dropped. The kernel fits the index and the requested
+    /// The buffers are idle. `out` has room for `first + chunk.queries` answers, which nothing else accesses until the
+    /// stream was waited for or dropped, and so long the index stays. The kernel fits the index and the requested
     /// outputs.
-    pub unsafe fn start(
-        &mut self,
-        kernel: AnswerKernel<'_>,
+    pub unsafe fn send(
+        self,
+        buffers: &mut BatchBuffers,
         chunk: &QueryChunk<'_>,
         first: usize,
         out: OutputPointers,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Vec<StagedCopy>, EngineError> {
         let m = chunk.queries;
-        self.in_flight = true;
         debug_assert!(m <= BATCH && first.is_multiple_of(64));
         let capacity = capacity(m);
-        let bound_bytes = if kernel.wide_positions { 8 } else { 4 };
+        let bound_bytes = if self.wide_positions { 8 } else { 4 };
         let BatchBuffers {
             stream,
             queries,
             answers,
             memory,
             pinned,
-        } = &mut *self.buffers;
+        } = buffers;
 
         let bounds = reserve_pinned(queries, 2 * capacity * bound_bytes, pinned)?;
-        if kernel.wide_positions {
-            chunk.clip::<u64>(kernel.index.n, bounds.slice_mut(0, 2 * m));
+        if self.wide_positions {
+            chunk.clip::<u64>(self.index.n, bounds.slice_mut(0, 2 * m));
         } else {
-            chunk.clip::<u32>(kernel.index.n, bounds.slice_mut(0, 2 * m));
+            chunk.clip::<u32>(self.index.n, bounds.slice_mut(0, 2 * m));
         }
 
         let mut offsets = Offsets::default();
@@ -167,7 +137,7 @@ impl<'a> QueryPipeline<'a> {
         unsafe {
             stream.copy_to_device(left, bounds.start(), 2 * m * bound_bytes)?;
             let arguments: [*mut c_void; 7] = [
-                argument(kernel.index),
+                argument(self.index),
                 argument(&queries),
                 argument(&left),
                 argument(&right),
@@ -175,7 +145,7 @@ impl<'a> QueryPipeline<'a> {
                 argument(&positions),
                 argument(&valid),
             ];
-            stream.launch(kernel.function, m as u64, arguments)?;
+            stream.launch(self.function, m as u64, arguments)?;
         }
 
         // SAFETY: the caller guarantees room for `m` answers from `first` on.
@@ -196,12 +166,13 @@ impl<'a> QueryPipeline<'a> {
             (to_positions, positions, positions_offset, m * 8),
             (Some(to_valid), valid, valid_offset, m.div_ceil(32) * 4),
         ];
+        let mut staged = Vec::new();
         for (to, from, offset, bytes) in copies {
             let Some(to) = to else { continue };
             let destination = match answers {
                 Some(block) if !out.pinned => {
                     let offset = offset - values_offset;
-                    self.staged.push(StagedCopy { offset, to, bytes });
+                    staged.push(StagedCopy { offset, to, bytes });
                     // SAFETY: the block has room for all answers.
                     unsafe { block.start().add(offset) }
                 }
@@ -211,30 +182,7 @@ impl<'a> QueryPipeline<'a> {
             // block.
             unsafe { stream.copy_to_host(destination, from, bytes)? };
         }
-        Ok(())
-    }
-
-    /// Waits for the chunk in flight, if any; its answers are then in their destination.
-    ///
-    /// # Errors
-    /// Those of the device. The buffers' stream may then have unfinished work.
-    ///
-    /// # Safety
-    /// The outputs that the chunk was started with are still valid.
-    pub unsafe fn finish(&mut self) -> Result<(), EngineError> {
-        if !self.in_flight {
-            return Ok(());
-        }
-        self.buffers.stream.wait()?;
-        self.in_flight = false;
-        for StagedCopy { offset, to, bytes } in self.staged.drain(..) {
-            if let Some(block) = &mut self.buffers.answers {
-                let answers = block.slice_mut::<u8>(offset, bytes);
-                // SAFETY: the caller guarantees that `to` is valid; it does not overlap a block in use by the engine.
-                unsafe { std::ptr::copy_nonoverlapping(answers.as_ptr(), to, bytes) };
-            }
-        }
-        Ok(())
+        Ok(staged)
     }
 }
 
