@@ -72,6 +72,7 @@ use datafusion_rmq_logical::rules::range_call::frame_call::CheckFrameCalls;
 use datafusion_rmq_logical::rules::range_call::scalar_call::RangeCallToLookup;
 use datafusion_rmq_logical::rules::renewed_schemas::RenewSchemas;
 use datafusion_rmq_logical::rules::time_differences::TimeDifferences;
+use datafusion_rmq_logical::rules::unmixed_joins::UnmixedJoins;
 use datafusion_rmq_logical::rules::unused_aggregates::DropUnusedAggregates;
 use datafusion_rmq_logical::rules::when_rewriting::WhenRewriting;
 use datafusion_rmq_logical::rules::zoned_sums::ZonedSums;
@@ -357,6 +358,8 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
         ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
+    let rules = optimizer.rules.into_iter();
+    optimizer.rules = rules.map(UnmixedJoins::around).collect();
     optimizer
 }
 

@@ -10,7 +10,7 @@
 //!
 //! DataFusion's parser knows ASOF JOIN, its planner does not, and a planner of relations sees a join only if it is in
 //! parentheses. So [`nest_in`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is
-//! in them. Step 2 is a plan, not SQL: the columns of both sides keep their names. `optimizer::logical::lateral` makes
+//! in them. Step 2 is a plan, not SQL: the columns of both sides keep their names. `rules::lateral` makes
 //! a range join of it.
 //!
 //! DataFusion 56 plans the statement itself, as a `LogicalPlan::AsOfJoin`. A logical rule that makes step 2 of that

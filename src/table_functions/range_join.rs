@@ -9,7 +9,7 @@
 //! `quotes`, the build side.
 //!
 //! The arguments are fragments of SQL. Each is parsed separately, so that it cannot contain more than its kind of
-//! fragment, and then planned as part of a query. `optimizer::logical::table_function` makes the range join of the
+//! fragment, and then planned as part of a query. `rules::table_function` makes the range join of the
 //! planned parts.
 
 use std::collections::HashMap;

@@ -16,11 +16,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
-use datafusion::logical_expr::utils::{merge_schema, split_conjunction};
-use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion_expr::utils::{merge_schema, split_conjunction};
+use datafusion_expr::{Case, Expr, LogicalPlan, Operator};
 
 use crate::outer::{refers_to_outer, subquery_of};
 

@@ -4,10 +4,10 @@
 //! the domain would lose rows, so the domain is taken from a plan that has the same rows each time. A plan with more
 //! rows serves as well: what is below a LIMIT, or one side of a join.
 
-use datafusion::arrow::datatypes::DataType;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, JoinType, Result, ScalarValue};
-use datafusion::logical_expr::{
+use arrow::datatypes::DataType;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{Column, JoinType, Result, ScalarValue};
+use datafusion_expr::{
     Distinct, Expr, FetchType, Join, Limit, LogicalPlan, LogicalPlanBuilder, SkipType,
     UserDefinedLogicalNode, lit,
 };

@@ -10,18 +10,18 @@ mod rows;
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Column, DFSchema, Result};
-use datafusion::functions::core::expr_fn::coalesce;
-use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::logical_expr::expr::Sort as SortExpr;
-use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{
+use arrow::datatypes::DataType;
+use datafusion_common::{Column, DFSchema, Result};
+use datafusion_expr::expr::Sort as SortExpr;
+use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::{
     Aggregate, Distinct, EmptyRelation, Expr, Filter, Limit, LogicalPlan, LogicalPlanBuilder,
     Projection, SubqueryAlias, UserDefinedLogicalNode, Window, cast, lit,
 };
-use datafusion::optimizer::OptimizerConfig;
-use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_functions::core::expr_fn::coalesce;
+use datafusion_functions_aggregate::first_last::first_value_udaf;
+use datafusion_optimizer::OptimizerConfig;
+use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 
 use crate::exprs::{columns, group_keys, named};
 use crate::outer::{Replacement, outer_of};

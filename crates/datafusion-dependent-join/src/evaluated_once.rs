@@ -14,13 +14,13 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{Column, JoinType};
-use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Aggregate, Expr, Join, LogicalPlan, Projection, Window, lit, when};
-use datafusion::optimizer::OptimizerConfig;
+use datafusion_common::tree_node::TreeNode;
+use datafusion_common::{Column, JoinType};
+use datafusion_expr::utils::conjunction;
+use datafusion_expr::{Aggregate, Expr, Join, LogicalPlan, Projection, Window, lit, when};
+use datafusion_functions_aggregate::first_last::first_value_udaf;
+use datafusion_functions_window::expr_fn::row_number;
+use datafusion_optimizer::OptimizerConfig;
 
 use crate::elimination::joins::join_of;
 use crate::exprs::{columns, named, substituted};

@@ -1,8 +1,8 @@
 //! Lists of expressions.
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::{Aggregate, Expr};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{Column, DFSchema, Result};
+use datafusion_expr::{Aggregate, Expr};
 
 /// Expressions for columns.
 pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{
+use datafusion_common::tree_node::TreeNode;
+use datafusion_common::{
     Column, DFSchema, JoinType, NullEquality, Result, ScalarValue, internal_err, plan_err,
 };
-use datafusion::functions_aggregate::count::count;
-use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::logical_expr::utils::disjunction;
-use datafusion::logical_expr::{
+use datafusion_expr::utils::disjunction;
+use datafusion_expr::{
     Aggregate, Expr, FetchType, Join, JoinConstraint, LogicalPlan, Projection, Subquery,
     SubqueryAlias, lit, when,
 };
+use datafusion_functions_aggregate::count::count;
+use datafusion_functions_aggregate::first_last::first_value_udaf;
 
 use crate::branches::{Branch, CannotFail, Replacing, may_fail, only_compares, replaced_in};
 use crate::domain::{RepeatsRows, source, volatile_in};

@@ -15,9 +15,9 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
-use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Projection};
-use datafusion::optimizer::OptimizerConfig;
+use datafusion_common::Result;
+use datafusion_expr::{Aggregate, Expr, LogicalPlan, Projection};
+use datafusion_optimizer::OptimizerConfig;
 
 use crate::exprs::{columns, substituted};
 use crate::outer::has_outer;

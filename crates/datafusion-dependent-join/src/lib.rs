@@ -30,10 +30,13 @@
 //! ```
 //!
 //! ```
-//! use datafusion::execution::SessionStateBuilder;
-//! use datafusion_dependent_join::with_dependent_joins;
+//! //! use datafusion_dependent_join::{add_to_analyzer, add_to_optimizer, single_row_udf};
 //!
-//! let state = with_dependent_joins(SessionStateBuilder::new_with_default_features()).build();
+//! let mut builder = SessionStateBuilder::new_with_default_features();
+//! add_to_analyzer(builder.analyzer().get_or_insert_default());
+//! add_to_optimizer(builder.optimizer().get_or_insert_default());
+//! builder.scalar_functions().get_or_insert_default().push(single_row_udf());
+//! let state = builder.build();
 //! ```
 
 mod branches;
@@ -56,8 +59,7 @@ mod ties;
 
 use std::sync::Arc;
 
-use datafusion::execution::SessionStateBuilder;
-use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
+use datafusion_optimizer::{Analyzer, AnalyzerRule, Optimizer, OptimizerRule};
 
 pub use exprs::named;
 pub use outer::{
@@ -69,18 +71,16 @@ pub use rule::{
 };
 pub use single_row::single_row_udf;
 
-/// Adds the rules of this crate, and its function, to a session.
-///
-/// The analyzer's rule comes last. The optimizer's rule comes before all others: it must see DISTINCT ON before
-/// DataFusion makes aggregates of it, and subqueries before DataFusion makes joins of them. A second call changes
-/// nothing.
-pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBuilder {
-    let mut analyzer = builder.analyzer().take().unwrap_or_default();
+/// Adds the rule for plans as they are written, as the last one. A second call changes nothing.
+pub fn add_to_analyzer(analyzer: &mut Analyzer) {
     let lift = SubqueriesToDependentJoins::default();
     analyzer.rules.retain(|known| known.name() != lift.name());
     analyzer.rules.push(Arc::new(lift));
-    *builder.analyzer() = Some(analyzer);
-    let mut optimizer = builder.optimizer().take().unwrap_or_default();
+}
+
+/// Adds the optimizer's rules before all others: they must see DISTINCT ON before DataFusion makes aggregates of it,
+/// and subqueries before DataFusion makes joins of them. A second call changes nothing.
+pub fn add_to_optimizer(optimizer: &mut Optimizer) {
     let ours: [Arc<dyn OptimizerRule + Send + Sync>; 2] = [
         Arc::new(SubqueriesToLateralJoins::default()),
         Arc::new(UnnestDependentJoins::default()),
@@ -88,9 +88,4 @@ pub fn with_dependent_joins(mut builder: SessionStateBuilder) -> SessionStateBui
     let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
     optimizer.rules.retain(|known| !is_ours(known.name()));
     optimizer.rules.splice(0..0, ours);
-    *builder.optimizer() = Some(optimizer);
-    let functions = builder.scalar_functions().get_or_insert_default();
-    functions.retain(|known| known.name() != single_row_udf().name());
-    functions.push(single_row_udf());
-    builder
 }

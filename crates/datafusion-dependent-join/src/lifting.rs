@@ -20,13 +20,13 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{
     DFSchemaRef, ExprSchema, JoinType, NullEquality, Result, ScalarValue, plan_err,
 };
-use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{
+use datafusion_expr::expr_rewriter::{NamePreserver, SavedName};
+use datafusion_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion_expr::{
     Expr, Filter, Join, LogicalPlan, Operator, Projection, Sort, Union, binary_expr, lit,
     not_exists,
 };

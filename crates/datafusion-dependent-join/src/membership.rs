@@ -1,9 +1,9 @@
 //! EXISTS, IN, ANY and ALL: whether a set has a row that matches.
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
 
 use crate::domain::is_set;
 use crate::outer::subquery_of;

@@ -1,9 +1,9 @@
 //! Equality in which NULL is equal to NULL.
 
-use datafusion::common::{Column, Result, ScalarValue};
-use datafusion::functions::core::expr_fn::coalesce;
-use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, lit};
+use datafusion_common::{Column, Result, ScalarValue};
+use datafusion_expr::utils::conjunction;
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, lit};
+use datafusion_functions::core::expr_fn::coalesce;
 
 /// The condition that columns of two plans are pairwise equal or both NULL.
 ///

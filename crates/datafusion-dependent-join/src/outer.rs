@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchemaRef, Result};
-use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{Column, DFSchemaRef, Result};
+use datafusion_expr::expr::{Exists, InSubquery, SetComparison};
+use datafusion_expr::expr_rewriter::NamePreserver;
+use datafusion_expr::{Expr, Join, LogicalPlan, Subquery};
 
 /// The subquery, if this side of a join refers to the other side.
 pub(crate) fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {

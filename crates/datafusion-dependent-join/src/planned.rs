@@ -1,9 +1,9 @@
 //! Which subqueries DataFusion has the right plan for.
 
-use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{Column, Result};
-use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
+use datafusion_common::tree_node::TreeNode;
+use datafusion_common::{Column, Result};
+use datafusion_expr::utils::split_conjunction;
+use datafusion_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
 
 use crate::branches::{CannotFail, may_fail};
 use crate::domain::leaves_some;

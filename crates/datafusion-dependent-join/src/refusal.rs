@@ -1,6 +1,6 @@
 //! Why a dependent join has no plan.
 
-use datafusion::common::DataFusionError;
+use datafusion_common::DataFusionError;
 
 /// Why there is no plan.
 pub(crate) enum Refusal {

@@ -3,17 +3,17 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{
     Column, DFSchema, DFSchemaRef, JoinType, Result, ScalarValue, Spans, plan_err,
 };
-use datafusion::logical_expr::{
+use datafusion_expr::{
     Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
     UserDefinedLogicalNode, check_subquery_expr,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
+use datafusion_optimizer::optimizer::ApplyOrder;
+use datafusion_optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::branches::{CannotFail, only_compares};
 use crate::domain::{RepeatsRows, is_set, source, volatile_in};

@@ -15,13 +15,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{Column, JoinType, Result};
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{
+use datafusion_common::tree_node::TreeNode;
+use datafusion_common::{Column, JoinType, Result};
+use datafusion_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion_expr::{
     Distinct, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
 };
-use datafusion::optimizer::OptimizerConfig;
+use datafusion_optimizer::OptimizerConfig;
 
 use crate::domain::{is_set, leaves_some};
 use crate::elimination::joins::join_of;

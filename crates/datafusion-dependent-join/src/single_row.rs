@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::array::{Array, AsArray};
-use datafusion::arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::utils::take_function_args;
-use datafusion::common::{Result, exec_err};
-use datafusion::logical_expr::{
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion_common::utils::take_function_args;
+use datafusion_common::{Result, exec_err};
+use datafusion_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
     Volatility,
 };

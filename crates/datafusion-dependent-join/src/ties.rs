@@ -11,10 +11,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr::WindowFunction;
-use datafusion::logical_expr::{
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::expr::WindowFunction;
+use datafusion_expr::{
     Distinct, DistinctOn, Expr, LogicalPlan, Projection, Sort, SortExpr, Window, WindowFrame,
     WindowFrameUnits,
 };

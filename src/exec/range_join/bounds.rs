@@ -12,6 +12,7 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 
 use datafusion_rmq_logical::expr::key_bound::KeyBoundUdf;
 use datafusion_rmq_logical::expr::length_bound::LengthBoundUdf;
+use datafusion_rmq_logical::expr::order_key::OrderBoundUdf;
 use rmq_arrow::common::ranges::Ranges;
 use rmq_engine::Comparison;
 
@@ -60,12 +61,17 @@ pub(crate) struct WrappedBound<'a> {
     wrapped: KeyBoundUdf,
     /// What both are converted of.
     of: &'a PhysicalExprRef,
+    /// What makes limits those of keys of several expressions, if the keys are these.
+    order: Option<OrderBoundUdf>,
 }
 
 /// The keys beyond a bound that are in the range, if there may be any.
 pub(crate) fn wrapped_bound(bound: &PhysicalExprRef) -> Option<WrappedBound<'_>> {
     let call = bound.downcast_ref::<ScalarFunctionExpr>()?;
     let inner = call.fun().inner();
+    if let (Some(order), [first]) = (inner.downcast_ref::<OrderBoundUdf>(), call.args()) {
+        return wrapped_bound(first)?.of_ordered_keys(order).ok();
+    }
     if let (Some(bound), [comparison, of, _]) = (inner.downcast_ref(), call.args()) {
         let bound: &LengthBoundUdf = bound;
         let comparison = comparison.downcast_ref::<Literal>()?.value();
@@ -81,6 +87,16 @@ impl<'a> WrappedBound<'a> {
             of_all: bound.bound_of_all().ok()?,
             wrapped: bound.wrapped()?,
             of,
+            order: None,
+        })
+    }
+
+    /// The same of keys of several expressions, the first of which are those compared.
+    fn of_ordered_keys(self, order: &OrderBoundUdf) -> Result<Self> {
+        Ok(Self {
+            of_all: order.bytes(&self.of_all)?,
+            order: Some(order.for_comparison(self.comparison())),
+            ..self
         })
     }
 
@@ -96,7 +112,11 @@ impl<'a> WrappedBound<'a> {
         can_match: impl FnOnce() -> Vec<bool>,
     ) -> Result<ArrayRef> {
         let of = evaluate_bound(self.of, batch, can_match)?;
-        self.wrapped.converted(&of, None)
+        let limits = self.wrapped.converted(&of, None)?;
+        match &self.order {
+            Some(order) => order.bytes(&limits),
+            None => Ok(limits),
+        }
     }
 
     /// The bounds, but those of all keys for rows that have candidates among these keys.

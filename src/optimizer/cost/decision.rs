@@ -5,7 +5,7 @@
 //!
 //! | question | known from | answered for |
 //! |---|---|---|
-//! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
+//! | is the probe side tiny and the build side large? | the logical plan | `grouped_join` of datafusion-rmq-logical, in `rules::common::max_rows` |
 //! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::joins_to_range_joins` |
 //! | a join with GROUP BY: few pairs, and memory for a hash table? | the same | `planner::join_choices` |
 //!

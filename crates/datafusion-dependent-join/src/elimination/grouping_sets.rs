@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, ScalarValue};
-use datafusion::functions_aggregate::count::count_all;
-use datafusion::logical_expr::utils::powerset;
-use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, Projection, Union, lit};
+use datafusion_common::{Result, ScalarValue};
+use datafusion_expr::utils::powerset;
+use datafusion_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, Projection, Union, lit};
+use datafusion_functions_aggregate::count::count_all;
 
 use crate::exprs::{columns, named};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Column, JoinType, NullEquality, Result};
-use datafusion::functions::core::expr_fn::coalesce;
-use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, Join, JoinConstraint, LogicalPlan};
+use datafusion_common::{Column, JoinType, NullEquality, Result};
+use datafusion_expr::utils::conjunction;
+use datafusion_expr::{Expr, Join, JoinConstraint, LogicalPlan};
+use datafusion_functions::core::expr_fn::coalesce;
 
 use crate::elimination::Elimination;
 use crate::exprs::columns;

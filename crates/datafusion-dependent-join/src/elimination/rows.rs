@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Column, ScalarValue};
-use datafusion::functions::core::expr_fn::coalesce;
-use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::expr::Sort as SortExpr;
-use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{
+use arrow::datatypes::DataType;
+use datafusion_common::{Column, ScalarValue};
+use datafusion_expr::expr::Sort as SortExpr;
+use datafusion_expr::utils::conjunction;
+use datafusion_expr::{
     Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window, cast, lit,
 };
+use datafusion_functions::core::expr_fn::coalesce;
+use datafusion_functions_window::expr_fn::row_number;
 
 use crate::elimination::{Elimination, filtered};
 use crate::exprs::columns;

@@ -12,7 +12,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_dependent_join::with_dependent_joins;
+use datafusion_dependent_join::{add_to_analyzer, add_to_optimizer, single_row_udf};
 use rmq_testing::Random;
 
 use crate::generator::Pair;
@@ -65,7 +65,12 @@ impl Sessions {
                 .with_config(config)
                 .with_physical_optimizer_rules(rules)
         };
-        let unnesting = with_dependent_joins(builder()).build();
+        let mut unnesting = builder();
+        add_to_analyzer(unnesting.analyzer().get_or_insert_default());
+        add_to_optimizer(unnesting.optimizer().get_or_insert_default());
+        let functions = unnesting.scalar_functions().get_or_insert_default();
+        functions.push(single_row_udf());
+        let unnesting = unnesting.build();
         let unnesting = SessionContext::new_with_state(unnesting);
         let plain = SessionContext::new_with_state(builder().build());
         plain.register_udf(ScalarUDF::new_from_impl(Opaque::new()));

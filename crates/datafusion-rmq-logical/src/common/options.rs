@@ -16,6 +16,7 @@ use rmq_engine::cuda::CudaOptions;
 /// A session whose configuration has no such extension when range queries are registered gets the defaults.
 ///
 /// ```
+/// # use datafusion_rmq_logical::common::options as datafusion_rmq;
 /// use datafusion::prelude::SessionConfig;
 /// use datafusion_rmq::{ByteSize, EngineChoice, RmqOptions};
 ///

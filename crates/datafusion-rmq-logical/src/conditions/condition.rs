@@ -1,6 +1,6 @@
 //! The comparison of a key with a bound, as logical and physical rules recognise it: which operand is the bound, what
 //! the operator means, and which casts between units, which may fail, a conversion of the bound replaces, which can't.
-//! `logical::condition_parts` and `physical::join_filter` translate their expressions into it. `difference` and
+//! `rules::operand` and `physical_operand` show it their expressions. `difference` and
 //! `alternatives` recognise comparisons in other words.
 
 use std::sync::Arc;

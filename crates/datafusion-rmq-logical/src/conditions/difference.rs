@@ -354,9 +354,14 @@ impl<'a, E: Operand> Difference<'a, E> {
         // DataFusion compares a duration with an interval as one, and numbers of several types as the widest.
         if let Some((operand, to)) = expr.cast_operand() {
             // A number of seconds has fractions, which an integer has not, and which is a float already.
+            let is_rounded = operand
+                .cast_operand()
+                .is_some_and(|(_, by_way_of)| by_way_of.is_floating());
             let keeps = |found: &Self| match to {
                 DataType::Float64 => true,
                 DataType::Interval(_) => found.scales.is_none(),
+                // A float has not all digits of an integer.
+                _ if to.is_integer() && is_rounded => false,
                 _ => (to.is_integer() || to.is_decimal()) && found.scales.is_none(),
             };
             let difference = Self::of(operand).filter(keeps)?;

@@ -19,6 +19,7 @@ use datafusion_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, SortExpr,
     Volatility,
 };
+use rmq_engine::Comparison;
 
 /// The greatest byte. The encoding of a value does not begin with it, and that of a NULL has no two of them.
 const GREATEST: u8 = 0xFF;
@@ -96,6 +97,9 @@ pub fn order_key_from(ascending: bool, order_by: &[SortExpr]) -> Option<Expr> {
     Some(udf.call(order_by.iter().map(|order| order.expr.clone()).collect()))
 }
 
+/// More values than an ORDER BY has.
+const MANY_VALUES: usize = 1 << 12;
+
 /// The function `(bound)` that returns the bytes before, or after, all keys whose first value is the bound. NULL if the
 /// bound is NULL.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -112,6 +116,28 @@ impl OrderBoundUdf {
             after,
             signature: Signature::any(1, Volatility::Immutable),
         }
+    }
+
+    /// The function for bounds of the same keys that compare so.
+    pub fn for_comparison(&self, comparison: Comparison) -> Self {
+        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
+        Self::new(is_after.then(|| self.after.unwrap_or(MANY_VALUES)))
+    }
+
+    /// The bytes of these bounds.
+    ///
+    /// # Errors
+    /// Those of Arrow's row format.
+    pub fn bytes(&self, bounds: &ArrayRef) -> Result<ArrayRef> {
+        let nulls = bounds.logical_nulls();
+        let rows = encode(std::slice::from_ref(bounds), &[(false, false)])?;
+        // The values after the first may all be NULLs of one such byte.
+        let after = vec![GREATEST; self.after.unwrap_or(0)];
+        let bounds = rows.iter().enumerate().map(|(i, row)| {
+            let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(i));
+            is_valid.then(|| [row.data(), &after].concat())
+        });
+        Ok(Arc::new(bounds.collect::<BinaryArray>()))
     }
 }
 
@@ -137,16 +163,7 @@ impl ScalarUDFImpl for OrderBoundUdf {
         let [bounds] = arrays.as_slice() else {
             return internal_err!("a bound is encoded alone, not with {}", arrays.len());
         };
-        let nulls = bounds.logical_nulls();
-        let rows = encode(&arrays, &[(false, false)])?;
-        // The values after the first may all be NULLs of one such byte.
-        let after = vec![GREATEST; self.after.unwrap_or(0)];
-        let bounds = rows.iter().enumerate().map(|(i, row)| {
-            let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(i));
-            is_valid.then(|| [row.data(), &after].concat())
-        });
-        let bounds: ArrayRef = Arc::new(bounds.collect::<BinaryArray>());
-        Ok(ColumnarValue::Array(bounds))
+        Ok(ColumnarValue::Array(self.bytes(bounds)?))
     }
 }
 

@@ -25,6 +25,8 @@ use crate::conditions::lossless_casts::without_lossless_casts;
 use crate::conditions::null_safe_keys::null_safe_keys;
 use crate::conditions::rejection::{Match, mixes_sides, reject};
 use crate::conditions::written::written;
+use crate::expr::key_bound::KeyBoundUdf;
+use crate::expr::length_bound::LengthBoundUdf;
 use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::rules::common::plans::filtered;
@@ -123,7 +125,7 @@ impl Condition {
         }
         // A probe row that does not meet its own condition gets a NULL bound, which matches nothing.
         if let (Some(filter), Some((_, bound))) = (conjunction(probe_filter), bounds.first_mut()) {
-            *bound = when(filter, bound.clone()).end()?;
+            *bound = bound_where(filter, std::mem::take(bound))?;
         }
         Ok(Self {
             on,
@@ -162,9 +164,13 @@ impl Condition {
     /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that are
     /// `matched`. Other rows get NULL and match nothing.
     pub fn guard(&mut self, matched: &Expr, probe: &DFSchema) -> Result<()> {
-        let keys = self.on.iter_mut().map(|(ours, _)| ours);
-        for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
-            guard(expr, matched, probe)?;
+        for (ours, _) in &mut self.on {
+            guard(ours, matched, probe)?;
+        }
+        for (_, bound) in &mut self.bounds {
+            if !is_infallible(bound, probe)? {
+                *bound = bound_where(matched.clone(), std::mem::take(bound))?;
+            }
         }
         Ok(())
     }
@@ -404,6 +410,27 @@ impl Conjuncts<'_> {
         }
         Ok((key, bounds))
     }
+}
+
+/// The bound for rows that meet a condition, NULL for others. Of a difference that may wrap around, what it is of is
+/// NULL there: operators know the keys that wrap around by the function on top.
+fn bound_where(condition: Expr, bound: Expr) -> Result<Expr> {
+    let Expr::ScalarFunction(mut call) = bound else {
+        return when(condition, bound).end();
+    };
+    let inner = call.func.inner();
+    let wraps = |bound: &KeyBoundUdf| bound.wrapped().is_some();
+    let operands = if inner.is::<LengthBoundUdf>() {
+        1..call.args.len()
+    } else if inner.downcast_ref().is_some_and(wraps) {
+        0..1
+    } else {
+        return when(condition, Expr::ScalarFunction(call)).end();
+    };
+    for operand in &mut call.args[operands] {
+        *operand = when(condition.clone(), std::mem::take(operand)).end()?;
+    }
+    Ok(Expr::ScalarFunction(call))
 }
 
 /// Guards an expression over the probe side if it may fail: for rows that are not `matched` it is NULL.

@@ -7,14 +7,14 @@
 //! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans, `time_differences`
 //! compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas`
 //! tells of the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL,
-//! `interval_bounds` bounds of sums that may be beyond all times, and `zoned_sums` sums that the clocks of a zone may
+//! `interval_bounds` bounds of sums that may be beyond all times, `zoned_sums` sums that the clocks of a zone may
 //! leave out. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
 //! - `condition_parts`: equality keys, range key (`range_key`), bounds; `operand`: expressions as
-//!   `optimizer::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
+//!   `conditions::condition` sees them; `open_ends`: those that are open where they are NULL; `threshold`: a second
 //!   range key; `order_by`: range keys of several expressions
 //! - `subquery_rows`: the rows of EXISTS and IN
 //! - `shared_join`: several range joins as one; `compared_side`: a range join below an inner join
@@ -67,6 +67,7 @@ pub mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod tied_rows;
 pub mod time_differences;
+pub mod unmixed_joins;
 pub mod unused_aggregates;
 pub mod when_rewriting;
 pub mod zoned_sums;

@@ -10,7 +10,6 @@ use crate::conditions::lossless_casts::without_lossless_casts;
 use crate::conditions::rejection::{Match, reject};
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::rules::condition_parts::Condition;
-use rmq_engine::Comparison;
 
 /// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range
 /// key, but takes part in ORDER BY. Returns whether it has changed. The first expression must be in the order of the
@@ -42,9 +41,8 @@ pub fn order_by_all(
         condition.add_build_filter(key.is_not_null());
     }
     for (comparison, bound) in &mut condition.bounds {
-        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
-        let after = is_after.then_some(1 + then_by.len());
-        let udf = ScalarUDF::from(OrderBoundUdf::new(after));
+        let of_all = OrderBoundUdf::new(Some(1 + then_by.len()));
+        let udf = ScalarUDF::from(of_all.for_comparison(*comparison));
         *bound = udf.call(vec![std::mem::take(bound)]);
     }
     Ok(true)

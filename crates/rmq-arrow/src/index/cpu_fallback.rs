@@ -65,7 +65,7 @@ impl CpuFallback {
     /// Those of the build.
     pub fn index(&self, failure: &str) -> Result<&KeyIndex> {
         let built = self.index.get_or_init(|| {
-            log::warn!("{failure}; the CPU answers instead");
+            log::warn!(target: "datafusion_rmq", "{failure}; the CPU answers instead");
             self.build().map(Box::new).map_err(Arc::new)
         });
         match built {

@@ -176,7 +176,7 @@ impl Devices {
         }
         let result = self.source.open(options);
         match &result {
-            Ok(engine) => log::info!(
+            Ok(engine) => log::info!(target: "datafusion_rmq",
                 "range queries use CUDA devices {:?}",
                 engine
                     .devices()
@@ -184,7 +184,9 @@ impl Devices {
                     .map(|d| d.ordinal)
                     .collect::<Vec<_>>()
             ),
-            Err(error) => log::warn!("range queries can't use CUDA: {error}"),
+            Err(error) => {
+                log::warn!(target: "datafusion_rmq", "range queries can't use CUDA: {error}");
+            }
         }
         let opened = Opened {
             options: options.clone(),

@@ -42,7 +42,7 @@ impl BatchBuffers {
     /// Copies answers that have arrived in the pinned block to their destinations.
     ///
     /// # Safety
-    /// The destinations are valid, and nothing else accesses them.
+    /// No copy into the block is in flight, the destinations are valid, and nothing else accesses them.
     pub unsafe fn deliver(&mut self, copies: Vec<StagedCopy>) {
         let Some(block) = &mut self.answers else {
             return;

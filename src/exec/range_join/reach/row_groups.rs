@@ -11,7 +11,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{DataFusionError, Result, ScalarValue, Statistics};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
-    FileGroup, FileSource, ParquetFileReaderFactory, ParquetSource,
+    FileGroup, FileScanConfig, FileSource, ParquetFileReaderFactory, ParquetSource,
 };
 use datafusion::parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use datafusion::parquet::arrow::parquet_to_arrow_schema;
@@ -25,10 +25,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::exec::common::parquet_metadata::{CONCURRENT_FOOTERS, parquet_metadata};
 use crate::exec::common::plan_key::ScanPlan;
-use crate::exec::range_join::reach::whole_keys::number;
+use crate::exec::range_join::reach::whole_keys::numbers;
 
-/// The least and the greatest range key in each row group that a build side reads, as far as these are known; none if
-/// it is no scan of one table in Parquet files, or the key no column of it.
+/// The least and the greatest range key in each row group, as far as these are known; none if the build side is no scan
+/// of one table in Parquet files, or the key no column of it.
 ///
 /// # Errors
 /// Those of the files.
@@ -36,24 +36,59 @@ pub(crate) async fn row_group_keys(
     build: &Arc<dyn ExecutionPlan>,
     key: &PhysicalExprRef,
 ) -> Result<Vec<(i128, i128)>> {
-    let scanned = ScanPlan::of(build);
-    let known = scanned.and_then(|scanned| scanned.over_scan(key).map(|key| (scanned, key)));
-    let Some((scanned, key)) = known else {
+    let key_type = key.data_type(&build.schema())?;
+    let known = ScanPlan::of(build)
+        .and_then(|scanned| Some((scanned.only_files()?, scanned.over_scan(key)?)));
+    let Some((scan, key)) = known else {
         return Ok(vec![]);
     };
     // As a wider integer it is the same number.
     let key = key.downcast_ref::<CastExpr>().map_or(&key, CastExpr::expr);
-    let Some(key) = key.downcast_ref::<Column>() else {
+    let known = key.downcast_ref::<Column>().zip(parquet_source(scan));
+    let Some((column, (source, readers))) = known else {
         return Ok(vec![]);
     };
-    let row_groups = row_group_statistics(&scanned, std::slice::from_ref(key)).await?;
-    let row_groups = row_groups.unwrap_or_default().into_iter();
-    let ends = row_groups.filter_map(|row_group| {
-        let keys = &row_group.column_statistics[key.index()];
-        let end = |value: &Precision<ScalarValue>| number(value.get_value()?);
-        end(&keys.min_value).zip(end(&keys.max_value))
-    });
+    let fields = source.table_schema().table_schema().fields();
+    let Some(field) = fields.get(column.index()) else {
+        return Ok(vec![]);
+    };
+    let mut seen = HashSet::new();
+    let files = scan.file_groups.iter().flat_map(FileGroup::iter);
+    // A large file has parts in several groups.
+    let files = files.filter(|file| seen.insert(file.path()));
+    let keys = files.map(|file| keys_of_file(readers, file, field.name(), &key_type));
+    let keys: Vec<_> = keys.collect();
+    let keys: Vec<Vec<_>> = stream::iter(keys)
+        .buffered(CONCURRENT_FOOTERS)
+        .try_collect()
+        .await?;
+    Ok(keys.concat())
+}
+
+async fn keys_of_file(
+    readers: &Arc<dyn ParquetFileReaderFactory>,
+    file: &PartitionedFile,
+    column: &str,
+    key_type: &DataType,
+) -> Result<Vec<(i128, i128)>> {
+    let footer = parquet_metadata(readers.as_ref(), file, PageIndexPolicy::Skip).await?;
+    let about = footer.file_metadata();
+    let schema = parquet_to_arrow_schema(about.schema_descr(), about.key_value_metadata())?;
+    let statistics = StatisticsConverter::try_new(column, &schema, about.schema_descr())?;
+    let least = statistics.row_group_mins(footer.row_groups())?;
+    let greatest = statistics.row_group_maxes(footer.row_groups())?;
+    let (least, greatest) = (cast(&least, key_type)?, cast(&greatest, key_type)?);
+    let (least, greatest) = (numbers(&least)?, numbers(&greatest)?);
+    let ends = least.iter().zip(greatest.iter());
+    let ends = ends.filter_map(|(least, greatest)| least.zip(greatest));
     Ok(ends.filter(|(least, greatest)| least <= greatest).collect())
+}
+
+fn parquet_source(
+    scan: &FileScanConfig,
+) -> Option<(&ParquetSource, &Arc<dyn ParquetFileReaderFactory>)> {
+    let source = scan.file_source().downcast_ref::<ParquetSource>()?;
+    Some((source, source.parquet_file_reader_factory()?))
 }
 
 /// The extremes of columns of a table in each row group that a scan of its files reads, as far as they are known,
@@ -66,11 +101,9 @@ pub(crate) async fn row_group_statistics(
     scanned: &ScanPlan<'_>,
     columns: &[Column],
 ) -> Result<Option<Vec<Statistics>>> {
-    let known = scanned.only_files().and_then(|scan| {
-        let source = scan.file_source().downcast_ref::<ParquetSource>()?;
-        Some((scan, source, source.parquet_file_reader_factory()?))
-    });
-    let Some((scan, source, readers)) = known else {
+    let known = scanned.only_files();
+    let known = known.and_then(|scan| Some((scan, parquet_source(scan)?)));
+    let Some((scan, (source, readers))) = known else {
         return Ok(None);
     };
     let schema = source.table_schema().table_schema();
