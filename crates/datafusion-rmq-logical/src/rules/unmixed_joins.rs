@@ -7,8 +7,8 @@
 //!
 //! A join has one answer for all its keys. `eliminate_cross_join` takes adjacent inner joins apart, and puts them
 //! together with that of the topmost one: rows with a NULL in `x` were lost. It makes a key of `y`, too, as
-//! `extract_equijoin_predicate` does: rows with a NULL in it were kept. Unnested subqueries are such joins, with the domain of their outer
-//! values.
+//! `extract_equijoin_predicate` does: rows with a NULL in it were kept. Unnested subqueries are such joins, with the
+//! domain of their outer values.
 
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ impl OptimizerRule for UnmixedJoins {
     }
 }
 
-/// Whether an inner join for which NULL equals NULL is an input of one for which it does not, or the other way round, or
-/// below a filter.
+/// Whether an inner join for which NULL equals NULL is an input of one for which it does not, or the other way round,
+/// or below a filter.
 fn has_mixed_joins(plan: &LogicalPlan) -> Result<bool> {
     let mut mixes = false;
     plan.apply_with_subqueries(|node| {
