@@ -1,4 +1,4 @@
-//! Correlated subqueries of any shape for [DataFusion](datafusion).
+//! Correlated subqueries of any shape for [DataFusion](https://datafusion.apache.org).
 //!
 //! DataFusion makes a join of `(SELECT max(p.v) FROM p WHERE p.k = q.k)` by pulling conditions up. That fails for most
 //! operators between the condition and the join, and for some, such as DISTINCT and window functions, the answer is

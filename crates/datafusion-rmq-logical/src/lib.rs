@@ -11,6 +11,10 @@
 
 #![warn(clippy::pedantic)]
 #![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "its readers have the source"
+)]
+#![allow(
     clippy::single_match_else,
     reason = "two arms beside each other show both cases"
 )]
