@@ -30,7 +30,8 @@
 //! ```
 //!
 //! ```
-//! //! use datafusion_dependent_join::{add_to_analyzer, add_to_optimizer, single_row_udf};
+//! use datafusion::execution::SessionStateBuilder;
+//! use datafusion_dependent_join::{add_to_analyzer, add_to_optimizer, single_row_udf};
 //!
 //! let mut builder = SessionStateBuilder::new_with_default_features();
 //! add_to_analyzer(builder.analyzer().get_or_insert_default());
