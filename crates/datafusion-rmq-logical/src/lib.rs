@@ -6,7 +6,7 @@
 //! - [`rules`]: analyzer and optimizer rules, one shape of SQL a file.
 //! - [`common`]: options, names, SQL text.
 //!
-//! It depends on DataFusion's logical crates, and not on its data sources, so that it is compiled beside them. Its
+//! It depends on parts of DataFusion, not on its file formats and its core, so that it is compiled beside these. Its
 //! items are public for datafusion-rmq and change with it: they are no stable interface.
 
 #![warn(clippy::pedantic)]

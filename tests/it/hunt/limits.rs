@@ -68,7 +68,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "Physical input schema should be the same",
-        "a comparison of which DataFusion knows that it is never TRUE",
+        "a comparison that DataFusion knows to be never TRUE",
     ),
     (
         "duplicate unqualified field name",
@@ -109,7 +109,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Operators of `DataFusion` whose rows are wrong, wherever they are in a plan.
+/// Operators of `DataFusion` whose rows are wrong, in any part of a plan.
 const PLANS: &[(&str, &str)] = &[("PiecewiseMergeJoin", "DataFusion's piecewise merge join")];
 
 /// Errors of `DataFusion`'s piecewise merge join.
@@ -122,13 +122,13 @@ const PIECEWISE: [&str; 3] = [
 /// An error of `DataFusion`'s sort-merge join where a condition names columns that are NOT NULL.
 const SORT_MERGE: &str = "is declared as non-nullable but contains null values";
 
-/// The limit that a plan with other rows stands for, if it stands for one.
+/// The documented limit that explains other rows of a plan, if one does.
 pub fn of_plan(plan: &str) -> Option<&'static str> {
     let found = PLANS.iter().find(|(part, _)| plan.contains(part));
     found.map(|(_, limit)| *limit)
 }
 
-/// The limit that an error of a session stands for, if it stands for one.
+/// The documented limit that explains an error of a session, if one does.
 pub fn of_error(ctx: &SessionContext, error: &str) -> Option<&'static str> {
     let state = ctx.state();
     let optimizer = &state.config_options().optimizer;

@@ -85,7 +85,7 @@ const OUR_FUNCTIONS: [&str; 3] = [
 enum Outcome {
     /// As the interpreter says, and whether the plan has a range join.
     Right(bool),
-    /// With an error that stands for a documented limit.
+    /// With an error that a documented limit explains.
     Refused(&'static str),
     /// Otherwise: how, and with which plan.
     Wrong(String, String),

@@ -74,7 +74,7 @@ pub enum Expr {
         name: Arc<str>,
     },
     Literal(Value, Kind),
-    /// Adds so many units: numbers, seconds or days.
+    /// Adds this number of units: numbers, seconds or days.
     Shift(Box<Expr>, i64, Kind),
     Sum(Box<Expr>, Box<Expr>),
     /// Adds a number as a BIGINT, which may wrap around.

@@ -110,7 +110,7 @@ pub struct OrderBoundUdf {
 }
 
 impl OrderBoundUdf {
-    /// The function of the bytes before keys, or after those of so many values.
+    /// The function of the bytes before keys, or after those of this number of values.
     pub fn new(after: Option<usize>) -> Self {
         Self {
             after,

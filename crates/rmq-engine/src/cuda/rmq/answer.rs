@@ -77,7 +77,7 @@ pub struct OutputPointers {
 }
 
 impl AnswerKernel<'_> {
-    /// Enqueues at most [`BATCH`] queries, of which the first one is query `first` of its batch, a multiple of 64: the
+    /// Enqueues at most [`BATCH`] queries. The first one is query `first` of its batch, a multiple of 64: the
     /// copy of the bounds, the kernel, and the copy of the answers to their destination. Answers whose destination is
     /// not pinned go to the pinned block, and the copies from there are returned.
     ///
