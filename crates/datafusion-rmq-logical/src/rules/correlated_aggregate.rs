@@ -190,18 +190,16 @@ impl AggregatedRows<'_> {
         if constants == Constants::Filter {
             conditions = with_range(conditions, self.depends, probe, build.schema())?;
         }
-        let mut threshold = match key_of_extremes(calls, build.schema())? {
+        let threshold = match key_of_extremes(calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
-        let finds_extremes = threshold.is_some();
         // Not `count(p.v)`: where rules for IN count rows with two range keys, a mark join stops at the first one.
         let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
         let meaning = (constants, counts_rows);
-        let (mut condition, counted) =
+        let (mut condition, limits) =
             match_condition(&[], conditions, meaning, probe, build.schema())?;
-        threshold = threshold.or(counted);
-        if finds_extremes {
+        if threshold.is_some() {
             order_zeros(&mut condition, build)?;
         }
         let input = AggregateInput::Subquery;
@@ -209,12 +207,10 @@ impl AggregatedRows<'_> {
             AggregateDecomposition::new((probe, build.schema()), &condition, input, config);
         let mut row_values = vec![];
         for call in calls {
-            row_values.push(match &threshold {
-                Some(threshold) if counts_rows => {
-                    decomposition.count_crossing(threshold, call)?.row_value
-                }
-                Some(threshold) => decomposition.at_crossing(threshold, call)?,
-                None => decomposition.decompose(call)?.row_value,
+            row_values.push(match (&threshold, &limits) {
+                (Some(threshold), _) => decomposition.at_crossing(threshold, call)?,
+                (None, Some(limits)) => decomposition.count_within(limits, call)?.row_value,
+                (None, None) => decomposition.decompose(call)?.row_value,
             });
         }
         let (aggregates, mut thresholds) = (decomposition.aggregates, decomposition.thresholds);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   count(*) FILTER (WHERE p.v < q.x)                                 count(* where p.v < q.x)
+//!   count(*) FILTER (WHERE p.v BETWEEN q.x AND q.y)                   two such counts, less the number of all values
 //!   min(p.ts) over a condition that has p.v < q.x beside its range    first(p.ts where p.v < q.x)
 //! ```
 
@@ -24,7 +25,7 @@ use crate::rules::aggregate_decomposition::{
     is_row_count,
 };
 use crate::rules::condition_parts::check_repeats;
-use crate::rules::threshold::Threshold;
+use crate::rules::threshold::{Limits, Threshold};
 use rmq_engine::RangeEnd;
 
 /// An aggregate that counts the rows for which a condition holds.
@@ -91,15 +92,17 @@ impl AggregateDecomposition<'_> {
         let Some(counted) = ConditionalCount::from_call(call) else {
             return Ok(None);
         };
-        let found = Threshold::of_condition(counted.condition, self.probe, self.build)?;
-        let Some(threshold) = found else {
+        let found = Limits::of_condition(counted.condition, self.probe, self.build)?;
+        let Some(limits) = found else {
             return Ok(None);
         };
-        // The limit is evaluated also for rows without a match.
-        if !is_infallible(&threshold.limit, self.probe)? {
-            return Ok(None);
+        // The limits are evaluated also for rows without a match.
+        for threshold in [&limits.first].into_iter().chain(&limits.second) {
+            if !is_infallible(&threshold.limit, self.probe)? {
+                return Ok(None);
+            }
         }
-        let count = self.rows_crossing(&threshold)?;
+        let count = self.rows_within(&limits)?;
         let value = match counted.sum {
             None => return self.counted(count.clone(), count).map(Some),
             // A sum is NULL where it has no row, and without ELSE also where the condition holds for none.
@@ -113,38 +116,53 @@ impl AggregateDecomposition<'_> {
         Ok(Some(self.decomposed(value, sum)))
     }
 
-    /// Decomposes `count(*)`, or `count(p.id)`, over the rows that cross a threshold.
-    pub fn count_crossing(
+    /// Decomposes `count(*)`, or `count(p.id)`, over the rows within limits.
+    pub fn count_within(
         &mut self,
-        threshold: &Threshold,
+        limits: &Limits,
         call: &AggregateFunction,
     ) -> Match<DecomposedAggregate> {
         if is_row_count(call) {
-            let count = self.rows_crossing(threshold)?;
+            let count = self.rows_within(limits)?;
             return self.counted_rows(count);
         }
-        let mut value = threshold.value.clone();
         for argument in &call.params.args {
             check_repeats(argument)?;
-            if argument.nullable(self.build)? {
-                value = when(argument.clone().is_not_null(), value).end()?;
-            }
         }
-        let count = self.add_count_crossing(threshold, value)?;
+        let limits = limits.with_values(|value| {
+            call.params.args.iter().try_fold(value, |value, argument| {
+                Ok(match argument.nullable(self.build)? {
+                    true => when(argument.clone().is_not_null(), value).end()?,
+                    false => value,
+                })
+            })
+        })?;
+        let count = self.rows_within(&limits)?;
         self.counted(count.clone(), count)
     }
 
-    /// The number of rows that cross a threshold.
-    pub fn rows_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
-        self.add_count_crossing(threshold, threshold.value.clone())
+    /// The number of rows within limits.
+    ///
+    /// Each value that is not NULL meets one of two opposite comparisons, or both, unless the lower limit is above the
+    /// upper one or a limit is NULL: then the two counts together are at most as many as there are values.
+    pub fn rows_within(&mut self, limits: &Limits) -> Match<Expr> {
+        let first = self.rows_crossing(&limits.first)?;
+        let Some(second) = &limits.second else {
+            return Ok(first);
+        };
+        let second = self.rows_crossing(second)?;
+        let value = self.with_late_errors(limits.first.value.clone())?;
+        let all = self.add(AggregateKind::Count, vec![value], DataType::Int64);
+        let within = first + second - all;
+        Ok(when(within.clone().gt(lit(0_i64)), within).otherwise(lit(0_i64))?)
     }
 
-    fn add_count_crossing(&mut self, threshold: &Threshold, value: Expr) -> Match<Expr> {
+    fn rows_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
         let function = AggregateKind::CountCrossing {
             comparison: threshold.comparison,
             threshold: self.threshold_index(threshold),
         };
-        let value = self.with_late_errors(value)?;
+        let value = self.with_late_errors(threshold.value.clone())?;
         Ok(self.add(function, vec![value], DataType::Int64))
     }
 

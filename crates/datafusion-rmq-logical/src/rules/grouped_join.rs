@@ -268,12 +268,12 @@ impl GroupedJoin<'_> {
             Some(key) => Threshold::take_from(&mut rest, key, probe_schema, build_schema)?,
             None => None,
         };
-        let finds_extremes = crossed.is_some();
         let are_counts = only_count_rows(calls, probe_schema, build_schema);
         let meaning = (Constants::Filter, are_counts);
-        let (mut condition, counted) =
+        let (mut condition, limits) =
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
-        let threshold = crossed.or(counted);
+        let threshold = crossed.as_ref();
+        let threshold = threshold.or(limits.as_ref().map(|limits| &limits.first));
         condition.check_infallible(threshold.is_some(), build_schema)?;
         let others = others.into_iter().map(|rest| {
             let constants = Constants::Filter;
@@ -283,10 +283,10 @@ impl GroupedJoin<'_> {
         if threshold.is_some() && !others.is_empty() {
             return reject("it has a threshold and alternatives of a range");
         }
-        if let Some(threshold) = &threshold {
+        if let Some(threshold) = threshold {
             threshold.check_infallible(build_schema)?;
         }
-        if finds_extremes {
+        if crossed.is_some() {
             order_zeros(&mut condition, build)?;
         }
         let input = AggregateInput::Join(unmatched);
@@ -299,17 +299,17 @@ impl GroupedJoin<'_> {
         let (mut merges, mut values) = (vec![], vec![]);
         let mut is_kept = None;
         for call in calls {
-            let found = match &threshold {
-                Some(threshold) if finds_extremes && !is_extreme_of(call, probe_schema) => {
+            let found = match (&crossed, &limits) {
+                (Some(threshold), _) if !is_extreme_of(call, probe_schema) => {
                     let found = decomposition.extreme_at_crossing(threshold, call)?;
                     is_kept = Some(found.row_value.clone().is_not_null());
                     found
                 }
-                Some(threshold) if counts_rows(call, build_schema) => {
+                (None, Some(limits)) if counts_rows(call, build_schema) => {
                     if unmatched == Unmatched::Drop {
-                        is_kept = Some(decomposition.rows_crossing(threshold)?.gt(lit(0_i64)));
+                        is_kept = Some(decomposition.rows_within(limits)?.gt(lit(0_i64)));
                     }
-                    decomposition.count_crossing(threshold, call)?
+                    decomposition.count_within(limits, call)?
                 }
                 _ => decomposition.decompose(call)?,
             };

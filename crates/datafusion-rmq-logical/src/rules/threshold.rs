@@ -17,8 +17,14 @@
 //!
 //! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the
 //! rows of the range are sorted by it, so the answer is in the first or last row of the range that crosses the
-//! threshold. The rows to be counted are listed by the levels of chunk minima. Two searches, for starts and for stops,
-//! would count right only where no interval ends before it begins.
+//! threshold. The rows to be counted are listed by the levels of chunk minima, or counted by a wavelet matrix. Two
+//! searches, for starts and for stops, would count right only where no interval ends before it begins.
+//!
+//! ```text
+//!   (SELECT count(*) FROM p WHERE p.k BETWEEN q.a AND q.b AND p.v BETWEEN q.x AND q.y)            points in a rectangle
+//!     limits        p.v >= q.x, p.v <= q.y
+//!     count(*)      count(* where p.v >= q.x) + count(* where p.v <= q.y) - count(p.v), and 0 where that is less
+//! ```
 //!
 //! A condition that matches without a threshold is matched so: casts, which DataFusion adds to compare one key with
 //! bounds of several types, are no second key. Joins that count crossings share nothing with others, which devices may
@@ -26,7 +32,7 @@
 //! is sorted by itself and by its inverse (`order_zeros`), as zeros of both signs are equal keys, and MIN and MAX tell
 //! them apart.
 
-use datafusion_common::{DFSchema, Result};
+use datafusion_common::{DFSchema, DataFusionError, Result};
 use datafusion_expr::expr::AggregateFunction;
 use datafusion_expr::utils::conjunction;
 use datafusion_expr::{Expr, ExprSchemable, when};
@@ -53,15 +59,44 @@ pub struct Threshold {
     pub limit: Expr,
 }
 
+/// The comparisons of a value of the build side that rows to be counted meet: one, or two from opposite sides.
+#[derive(Debug)]
+pub struct Limits {
+    pub first: Threshold,
+    /// Of the same value, but for lossless casts.
+    pub second: Option<Threshold>,
+}
+
 impl Threshold {
     /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly
-    /// one other expression of the build side is compared, too. Leaves the conditions as they are otherwise.
+    /// one other expression of the build side is compared, once. Leaves the conditions as they are otherwise.
     pub fn take_from(
         conditions: &mut Vec<Expr>,
         key: &Expr,
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
+        let Some((rest, thresholds)) = Self::beside_key(conditions, key, probe, build)? else {
+            return Ok(None);
+        };
+        let Ok([threshold]) = <[Self; 1]>::try_from(thresholds) else {
+            return Ok(None);
+        };
+        if !threshold.is_possible(probe, build)? {
+            return Ok(None);
+        }
+        *conditions = rest;
+        Ok(Some(threshold))
+    }
+
+    /// The conditions without comparisons of other expressions than `key`, and these comparisons; `None` if `key` is
+    /// not compared.
+    fn beside_key(
+        conditions: &[Expr],
+        key: &Expr,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<(Vec<Expr>, Vec<Self>)>> {
         let (mut rest, mut thresholds) = (vec![], vec![]);
         let mut compares_key = false;
         for conjunct in conjuncts(conditions.iter().cloned()) {
@@ -83,47 +118,7 @@ impl Threshold {
                 });
             }
         }
-        let one = <[Self; 1]>::try_from(thresholds)
-            .ok()
-            .filter(|_| compares_key);
-        let Some([threshold]) = one else {
-            return Ok(None);
-        };
-        if !threshold.is_possible(probe, build)? {
-            return Ok(None);
-        }
-        *conditions = rest;
-        Ok(Some(threshold))
-    }
-
-    /// The threshold that a condition is: a comparison of both sides, alone or with conditions on the build side, for
-    /// whose other rows the value is NULL. `None` for other conditions.
-    pub fn of_condition(
-        condition: &Expr,
-        probe: &DFSchema,
-        build: &DFSchema,
-    ) -> Result<Option<Self>> {
-        let (mut threshold, mut of_build) = (None, vec![]);
-        for conjunct in conjuncts([condition.clone()]) {
-            match comparisons(&conjunct, probe, build)? {
-                Some((_, (value, comparison, limit))) if threshold.is_none() => {
-                    threshold = Some(Self {
-                        value,
-                        comparison,
-                        limit,
-                    });
-                }
-                None if is_of(&conjunct, build) => of_build.push(conjunct),
-                _ => return Ok(None),
-            }
-        }
-        let Some(mut threshold) = threshold else {
-            return Ok(None);
-        };
-        if let Some(filter) = conjunction(of_build) {
-            threshold.value = when(filter, threshold.value).end()?;
-        }
-        Ok(threshold.is_possible(probe, build)?.then_some(threshold))
+        Ok(compares_key.then_some((rest, thresholds)))
     }
 
     /// Whether an index can compare the value with the limit.
@@ -136,10 +131,74 @@ impl Threshold {
         Ok(is_ordered(&value_kind) && value_type(&value_kind) == value_type(&limit_kind))
     }
 
-    /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once.
-    /// The other one, whose bounds stay, has bounds at both ends, or else comes first. Leaves the conditions as they
-    /// are otherwise.
-    fn take_second(
+    /// Rejects a value that may fail for rows that the join would not evaluate it for.
+    pub fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+        let value = &self.value;
+        if is_infallible(value, build)? {
+            return Ok(());
+        }
+        reject(format!(
+            "{} may end in an error for rows that match nothing",
+            sql_text(value)
+        ))
+    }
+}
+
+impl Limits {
+    /// Those of comparisons of one value, or `None` if they are not such, or an index can't answer them.
+    fn try_new(
+        thresholds: Vec<Threshold>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let mut thresholds = thresholds.into_iter();
+        let (first, second) = (thresholds.next(), thresholds.next());
+        let Some(first) = first.filter(|_| thresholds.next().is_none()) else {
+            return Ok(None);
+        };
+        if let Some(second) = &second {
+            let value = without_lossless_casts(&first.value, build)?;
+            let is_same = without_lossless_casts(&second.value, build)? == value;
+            let are_opposite = first.comparison.is_lower() != second.comparison.is_lower();
+            if !is_same || !are_opposite || !second.is_possible(probe, build)? {
+                return Ok(None);
+            }
+        }
+        let is_possible = first.is_possible(probe, build)?;
+        Ok(is_possible.then_some(Self { first, second }))
+    }
+
+    /// The limits that a condition is: comparisons of both sides, alone or with conditions on the build side, for whose
+    /// other rows the value is NULL. `None` for other conditions.
+    pub fn of_condition(
+        condition: &Expr,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let (mut thresholds, mut of_build) = (vec![], vec![]);
+        for conjunct in conjuncts([condition.clone()]) {
+            match comparisons(&conjunct, probe, build)? {
+                Some((_, (value, comparison, limit))) => thresholds.push(Threshold {
+                    value,
+                    comparison,
+                    limit,
+                }),
+                None if is_of(&conjunct, build) => of_build.push(conjunct),
+                None => return Ok(None),
+            }
+        }
+        let limits = Self::try_new(thresholds, probe, build)?;
+        let (Some(limits), Some(filter)) = (&limits, conjunction(of_build)) else {
+            return Ok(limits);
+        };
+        let limits = limits.with_values(|value| Ok(when(filter.clone(), value).end()?))?;
+        let is_possible = limits.first.is_possible(probe, build)?;
+        Ok(is_possible.then_some(limits))
+    }
+
+    /// Takes the limits out of `conditions`, if two expressions of the build side are compared. The other one, whose
+    /// bounds stay, has bounds at both ends, or else comes first. Leaves the conditions as they are otherwise.
+    fn take_from(
         conditions: &mut Vec<Expr>,
         probe: &DFSchema,
         build: &DFSchema,
@@ -158,21 +217,32 @@ impl Threshold {
         let key = match compared.as_slice() {
             [(first, _), (_, 1)] => first,
             [(_, 1), (second, _)] => second,
+            [(first, _), _] => first,
             _ => return Ok(None),
         };
-        Self::take_from(conditions, key, probe, build)
+        let Some((rest, thresholds)) = Threshold::beside_key(conditions, key, probe, build)? else {
+            return Ok(None);
+        };
+        let limits = Self::try_new(thresholds, probe, build)?;
+        if limits.is_some() {
+            *conditions = rest;
+        }
+        Ok(limits)
     }
 
-    /// Rejects a value that may fail for rows that the join would not evaluate it for.
-    pub fn check_infallible(&self, build: &DFSchema) -> Match<()> {
-        let value = &self.value;
-        if is_infallible(value, build)? {
-            return Ok(());
-        }
-        reject(format!(
-            "{} may end in an error for rows that match nothing",
-            sql_text(value)
-        ))
+    /// The same limits of other values.
+    pub fn with_values(&self, mut value: impl FnMut(Expr) -> Result<Expr>) -> Result<Self> {
+        let mut of = |threshold: &Threshold| {
+            Ok::<_, DataFusionError>(Threshold {
+                value: value(threshold.value.clone())?,
+                comparison: threshold.comparison,
+                limit: threshold.limit.clone(),
+            })
+        };
+        Ok(Self {
+            first: of(&self.first)?,
+            second: self.second.as_ref().map(of).transpose()?,
+        })
     }
 }
 
@@ -191,21 +261,21 @@ fn comparisons(
     Ok(Some((value, range)))
 }
 
-/// Matches a condition. If it has two range keys, and rows are only counted, one of them becomes a threshold.
+/// Matches a condition. If it has two range keys, and rows are only counted, the comparisons of one become limits.
 pub fn match_condition(
     on: &[(Expr, Expr)],
     mut rest: Vec<Expr>,
     (constants, counts_rows): (Constants, bool),
     probe: &DFSchema,
     build: &DFSchema,
-) -> Match<(Condition, Option<Threshold>)> {
+) -> Match<(Condition, Option<Limits>)> {
     let matched =
         |rest: &[Expr]| Condition::try_match(on.to_vec(), rest.to_vec(), constants, probe, build);
     match matched(&rest) {
         Err(reason) if counts_rows => {
-            let found = Threshold::take_second(&mut rest, probe, build)?;
-            let threshold = found.ok_or(reason)?;
-            Ok((matched(&rest)?, Some(threshold)))
+            let found = Limits::take_from(&mut rest, probe, build)?;
+            let limits = found.ok_or(reason)?;
+            Ok((matched(&rest)?, Some(limits)))
         }
         matched => Ok((matched?, None)),
     }

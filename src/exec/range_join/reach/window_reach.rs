@@ -329,6 +329,14 @@ impl Reach {
         })
     }
 
+    /// Rows with the same range keys, whatever their equality keys.
+    pub(crate) fn of_all_equality_keys(self) -> Self {
+        Self {
+            among: vec![],
+            ..self
+        }
+    }
+
     /// Whether this has all equality keys that another reach of the same join has.
     pub(crate) fn has_equality_keys_of(&self, other: &Self) -> bool {
         self.among.iter().all(|among| {

@@ -43,6 +43,9 @@ pub(crate) struct ReadRows {
     /// All rows with these range keys, and the equality keys of `reach`, have been read.
     keys: KeySet,
     reach: Option<Arc<Reach>>,
+    /// Whether equality keys are compared. Once later probe rows have others than those that were read for, all are
+    /// read: otherwise the same row groups would be read for each slice.
+    compares_equality_keys: bool,
     memory: Arc<MemoryReservation>,
 }
 
@@ -52,6 +55,7 @@ impl ReadRows {
             batches: vec![],
             keys: KeySet::default(),
             reach: None,
+            compares_equality_keys: true,
             memory: build.read_memory(),
             build,
         }
@@ -73,7 +77,7 @@ impl ReadRows {
         let Some(reached) = reach.keys().filter(|_| slicing.read_bytes > 0) else {
             return Ok(false);
         };
-        if reached.without(&self.keys_for(reach)).is_empty() {
+        if self.has_equality_keys_of(reach) && reached.without(&self.keys).is_empty() {
             return Ok(true);
         }
         let ahead = first(rows.saturating_mul(ROWS_AHEAD));
@@ -85,10 +89,16 @@ impl ReadRows {
             let Some(keys) = later.keys() else {
                 return Ok(false);
             };
-            // The equality keys stay the same as long as they have those of all rows.
-            let known = self.known(&later).cloned();
-            let known = known.unwrap_or_else(|| Arc::new(later));
-            let kept = self.keys_for(&known).and(&keys);
+            if self.reach.is_some() && !self.has_equality_keys_of(&later) {
+                *self = Self::new(Arc::clone(&build));
+                self.compares_equality_keys = false;
+            }
+            let known = match &self.reach {
+                Some(reach) => Arc::clone(reach),
+                None if self.compares_equality_keys => Arc::new(later),
+                None => Arc::new(later.of_all_equality_keys()),
+            };
+            let kept = self.keys.and(&keys);
             // Gaps between windows that one reach has closed may be open in the other.
             let missing = reached.and(&keys).without(&kept);
             if missing.is_empty() {
@@ -125,16 +135,10 @@ impl ReadRows {
         Ok(true)
     }
 
-    /// The range keys of which all rows with the equality keys of `reach` have been read.
-    fn keys_for(&self, reach: &Reach) -> KeySet {
-        let known = self.known(reach);
-        known.map(|_| self.keys.clone()).unwrap_or_default()
-    }
-
-    /// What has been read, if it has all equality keys of `reach`.
-    fn known(&self, reach: &Reach) -> Option<&Arc<Reach>> {
+    /// Whether what has been read has all equality keys of `reach`.
+    fn has_equality_keys_of(&self, reach: &Reach) -> bool {
         let known = self.reach.as_ref();
-        known.filter(|known| known.has_equality_keys_of(reach))
+        known.is_some_and(|known| known.has_equality_keys_of(reach))
     }
 
     /// Keeps only the rows that are reached.
@@ -164,8 +168,12 @@ impl ReadRows {
     ///
     /// # Errors
     /// DataFusion's.
-    pub(super) fn reached(&self, reach: Arc<Reach>) -> Result<Arc<dyn ExecutionPlan>> {
+    pub(super) fn reached(&self, reach: Reach) -> Result<Arc<dyn ExecutionPlan>> {
         let keys = reach.keys().unwrap_or_default();
+        let reach = match self.compares_equality_keys {
+            true => reach,
+            false => reach.of_all_equality_keys(),
+        };
         let batches = self.batches.iter();
         let batches = batches.filter(|(_, ends)| keys.meets(*ends));
         let batches: Vec<_> = batches.map(|(batch, _)| batch.clone()).collect();
@@ -173,7 +181,7 @@ impl ReadRows {
         let counts = ReachCounts::default();
         Ok(Arc::new(ReachedRowsExec::new(
             rows,
-            Some(reach),
+            Some(Arc::new(reach)),
             vec![],
             counts,
         )))

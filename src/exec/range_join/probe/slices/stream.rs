@@ -116,7 +116,7 @@ impl ProbeRows {
                 .build_rows
                 .read(&reach, rows, |rows| rows_within(pending, 0..rows));
             let plan = if is_read.await? {
-                self.build_rows.reached(Arc::new(reach))?
+                self.build_rows.reached(reach)?
             } else {
                 build.scan(reach)?
             };
