@@ -118,12 +118,16 @@ impl Generator<'_> {
                 // A threshold beside the range.
                 let kind = self.pick(&[Kind::Int, Kind::Float, self.key]);
                 let (a, b) = (self.column(p, kind), self.expr(q, kind, 0));
+                let range =
+                    Expr::Between(boxed(pk), boxed(qk.clone()), boxed(shift(&qk, 2 * width)));
+                if self.one_in(2) {
+                    self.shape("a rectangle");
+                    let c = self.expr(q, kind, 0);
+                    return vec![range, compare(low, b, a.clone()), compare(high, a, c)];
+                }
                 let comparison =
                     self.pick(&[C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual]);
-                vec![
-                    Expr::Between(boxed(pk), boxed(qk.clone()), boxed(shift(&qk, 2 * width))),
-                    compare(comparison, a, b),
-                ]
+                vec![range, compare(comparison, a, b)]
             }
             _ => {
                 let bound = self.expr(q, kind, 0);
