@@ -1,9 +1,13 @@
 //! EXISTS, IN, ANY and ALL: whether a set has a row that matches.
 
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use std::sync::Arc;
+
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
-use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr};
+use datafusion_expr::{
+    Aggregate, Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr,
+};
 
 use crate::domain::is_set;
 use crate::outer::subquery_of;
@@ -108,6 +112,42 @@ impl Membership {
             Decisive::IsNotFalse => binary_expr(expr.clone(), *op, value).is_not_false(),
         })
     }
+}
+
+/// EXISTS without what does not change whether there is a row: DISTINCT, ORDER BY, and GROUP BY without HAVING.
+pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
+    let Expr::Exists(exists) = &expr else {
+        return Ok(Transformed::no(expr));
+    };
+    let (mut plan, mut found) = (&exists.subquery.subquery, None);
+    loop {
+        plan = match plan.as_ref() {
+            LogicalPlan::Projection(projection) => &projection.input,
+            LogicalPlan::Sort(sort) if sort.fetch.is_none() => &sort.input,
+            LogicalPlan::Distinct(distinct) => found.insert(distinct.input()),
+            LogicalPlan::Aggregate(aggregate) if has_only_keys(aggregate) => {
+                found.insert(&aggregate.input)
+            }
+            _ => break,
+        };
+    }
+    let Some(rows) = found else {
+        return Ok(Transformed::no(expr));
+    };
+    Ok(Transformed::yes(Expr::Exists(Exists {
+        subquery: Subquery {
+            outer_ref_columns: rows.all_out_ref_exprs(),
+            subquery: Arc::clone(rows),
+            spans: exists.subquery.spans.clone(),
+        },
+        negated: exists.negated,
+    })))
+}
+
+/// Whether an aggregate has a row for each key, and none without rows.
+fn has_only_keys(aggregate: &Aggregate) -> bool {
+    let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_));
+    !aggregate.group_expr.is_empty() && !aggregate.group_expr.iter().any(is_set)
 }
 
 /// What one row of the set decides.
