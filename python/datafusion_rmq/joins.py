@@ -52,8 +52,8 @@ def window_join(
     them. (Other spellings: a pair as `on`; a dict of columns of left and right, or a list with pairs, as `by`.)
 
     `aggs` has the new columns, each an expression of SQL, or a pair of a column and an aggregate function: those of SQL,
-    and by the names of pandas and polars `mean` (also of Booleans, dates and times), `sum`, `std`, `var`, `first`, `last`,
-    `nunique`, and `("bid", "quantile", 0.9)`.
+    and by the names of pandas and polars `mean` (also of Booleans, dates, times and durations), `sum`, `std`, `var`,
+    `first`, `last`, `nunique`, and `("bid", "quantile", 0.9)`.
 
     Frames are anything that exports an Arrow table, or the name of a table of `connection`. All columns and rows of
     `left` are in the result, in their order; with `maintain_order=False` in no particular order, which takes less time. The

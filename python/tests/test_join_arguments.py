@@ -123,8 +123,9 @@ def test_more_errors_at_the_call():
         rmq.window_join(TRADES, SAME, aggs={"id": "count(*)"}, **good)
     with pytest.raises(TypeError, match="'sym' is Utf8.*no mean"):
         rmq.window_join(TRADES, SAME, aggs={"x": ("sym", "mean")}, **good)
-    with pytest.raises(ValueError, match="quantile takes a number"):
-        rmq.window_join(TRADES, SAME, aggs={"x": ("bid", "quantile")}, **good)
+    for arguments in ((), ("a",), (None,), (1.5,), (float("nan"),), (True,), ([0.5],)):
+        with pytest.raises(ValueError, match=r"aggs\['x'\]=\('bid', 'quantile'.*quantile takes a number from 0 to 1"):
+            rmq.window_join(TRADES, SAME, aggs={"x": ("bid", "quantile", *arguments)}, **good)
     with pytest.raises(ValueError, match="points are in intervals"):
         rmq.overlap_join(TRADES, SAME, left_on="ts", right_on="ts")
 
@@ -284,6 +285,22 @@ def test_aggregates_of_pandas_and_polars():
             else:
                 # DataFusion interpolates between two values in steps of a millionth.
                 assert row[name] == pytest.approx(expected, abs=1e-5 if function == "quantile" else None), name
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_means_of_durations_do_not_overflow(unit):
+    seconds = 100 * 86_400
+    most = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    # The sums pass 64 bits of nanoseconds, and of any unit.
+    for values in ([seconds * most] * 30_000, [2**63 - 1, 2**63 - 3, None], [-(2**63), 2 - 2**63], [5, 8], [None]):
+        frame = pl.DataFrame({"at": range(len(values)), "m": pl.Series(values, dtype=pl.Duration(unit))})
+        found = rmq.window_join(frame.tail(1).select("at"), frame, on="at", window=(None, 0), aggs={"mean": ("m", "mean"), "avg": ("m", "avg")})
+        known = [value for value in values if value is not None]
+        expected = sum(known) / len(known) if known else None
+        for name in ("mean", "avg"):
+            mean = found.to_polars()[name]
+            assert mean.dtype == frame["m"].dtype
+            assert mean.to_physical().to_list() == [pytest.approx(expected, abs=1, rel=0) if known else None]
 
 
 def test_aggregates_of_times_and_dates():
