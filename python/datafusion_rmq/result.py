@@ -275,6 +275,9 @@ class Stream:
     def __init__(self, query: Query) -> None:
         self._query = query
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Stream does not pickle, as it belongs to a session; read it, and pickle the rows")
+
     def __arrow_c_schema__(self) -> object:
         return self._query.__arrow_c_schema__()
 

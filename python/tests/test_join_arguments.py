@@ -135,6 +135,7 @@ def test_more_errors_at_the_call():
     [
         (pl.Series("v", [1]), "a Series of polars is one column.*to_frame"),
         (pd.Series([1], name="v"), "a Series of pandas is one column.*to_frame"),
+        (pd.Series([1], name="v", index=[5]), "a Series of pandas is one column.*to_frame"),
         (pd.DataFrame({"a": [1], "z": [1j]}), "column 'z' has complex numbers"),
         (pd.DataFrame({"a": [1], "z": np.array([1], dtype=np.longdouble)}), "Conversion failed for column z"),
         (pl.DataFrame({"a": [1], "z": [None]}), "column 'z' has the polars type Null"),
