@@ -8,6 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq._native import Frame, Session
+from datafusion_rmq.arguments import flag
 from datafusion_rmq.frames import is_column, read_frame
 from datafusion_rmq.owner import Owner, default_schema
 from datafusion_rmq.progress import bar_maker
@@ -55,10 +56,10 @@ class Connection:
         progress: bool = False,
         **options: Any,
     ) -> None:
-        self._frames = frames
+        self._frames = flag("frames", frames)
         if session is not None:
             options = {**default_schema(session), **options}
-        self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
+        self._open: Session | None = Session(option_texts(options), bar_maker() if flag("progress", progress) else None)
         self._owner = None if session is None else Owner.of(self._open, session)
 
     @property
@@ -178,7 +179,7 @@ class Connection:
         """
         if len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter={delimiter!r}: one ASCII character is needed")
-        self._session.read_csv(_table_name(name), _paths(path), header, ord(delimiter), infer_rows)
+        self._session.read_csv(_table_name(name), _paths(path), flag("header", header), ord(delimiter), infer_rows)
         return self
 
     def tables(self) -> list[str]:
