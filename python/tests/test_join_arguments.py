@@ -205,9 +205,9 @@ def test_keys_of_all_types_are_checked_at_the_call(one, other):
     }
     for offset in (1, "1s"):
         calls |= {
-            f"window {offset}": lambda: rmq.window_join(left, right, on="k", window=(0, offset), aggs={"n": "count(*)"}),
-            f"tolerance {offset}": lambda: rmq.asof_join(left, right, on="k", tolerance=offset),
-            f"offsets {offset}": lambda: rmq.asof_join(left, right, on="k", offsets=[offset], direction="nearest"),
+            f"window {offset}": lambda offset=offset: rmq.window_join(left, right, on="k", window=(0, offset), aggs={"n": "count(*)"}),
+            f"tolerance {offset}": lambda offset=offset: rmq.asof_join(left, right, on="k", tolerance=offset),
+            f"offsets {offset}": lambda offset=offset: rmq.asof_join(left, right, on="k", offsets=[offset], direction="nearest"),
         }
     refused = set()
     for name, call in calls.items():
@@ -421,18 +421,17 @@ def test_aggregates_of_pandas_and_polars():
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 def test_means_of_durations_do_not_overflow(unit):
-    seconds = 100 * 86_400
-    most = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    seconds = 100 * 86_400 * {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     # The sums pass 64 bits of nanoseconds, and of any unit.
-    for values in ([seconds * most] * 30_000, [2**63 - 1, 2**63 - 3, None], [-(2**63), 2 - 2**63], [5, 8], [None]):
+    for values in ([seconds] * 30_000, [2**63 - 1, 2**63 - 3, None], [-(2**63), 2 - 2**63], [5, 8], [None]):
         frame = pl.DataFrame({"at": range(len(values)), "m": pl.Series(values, dtype=pl.Duration(unit))})
-        found = rmq.window_join(frame.tail(1).select("at"), frame, on="at", window=(None, 0), aggs={"mean": ("m", "mean"), "avg": ("m", "avg")})
+        aggs = {"mean": ("m", "mean"), "avg": ("m", "avg")}
+        found = rmq.window_join(frame.tail(1).select("at"), frame, on="at", window=(None, 0), aggs=aggs).to_polars()
         known = [value for value in values if value is not None]
-        expected = sum(known) / len(known) if known else None
-        for name in ("mean", "avg"):
-            mean = found.to_polars()[name]
+        for mean in (found["mean"], found["avg"]):
             assert mean.dtype == frame["m"].dtype
-            assert mean.to_physical().to_list() == [pytest.approx(expected, abs=1, rel=0) if known else None]
+            (mean,) = mean.to_physical()
+            assert abs(mean - sum(known) // len(known)) <= 1 if known else mean is None
 
 
 def test_aggregates_of_times_and_dates():
