@@ -8,7 +8,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from datafusion_rmq._native import Frame, Session
-from datafusion_rmq.frames import read_frame
+from datafusion_rmq.arguments import flag
+from datafusion_rmq.frames import is_column, read_frame
 from datafusion_rmq.owner import Owner, default_schema
 from datafusion_rmq.progress import bar_maker
 from datafusion_rmq.result import Result
@@ -55,10 +56,10 @@ class Connection:
         progress: bool = False,
         **options: Any,
     ) -> None:
-        self._frames = frames
+        self._frames = flag("frames", frames)
         if session is not None:
             options = {**default_schema(session), **options}
-        self._open: Session | None = Session(option_texts(options), bar_maker() if progress else None)
+        self._open: Session | None = Session(option_texts(options), bar_maker() if flag("progress", progress) else None)
         self._owner = None if session is None else Owner.of(self._open, session)
 
     @property
@@ -178,7 +179,7 @@ class Connection:
         """
         if len(delimiter.encode()) != 1:
             raise ValueError(f"delimiter={delimiter!r}: one ASCII character is needed")
-        self._session.read_csv(_table_name(name), _paths(path), header, ord(delimiter), infer_rows)
+        self._session.read_csv(_table_name(name), _paths(path), flag("header", header), ord(delimiter), infer_rows)
         return self
 
     def tables(self) -> list[str]:
@@ -201,6 +202,9 @@ class Connection:
         ValueError: this connection is closed
         """
         self._open = self._owner = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Connection does not pickle, as it is a session of this process; open one in each process by connect()")
 
     def __enter__(self) -> "Connection":
         return self
@@ -259,8 +263,12 @@ _DEFERRED = {"LazyFrame": "collect()", "Dataset": "to_table()", "Scanner": "to_t
 def _variable(name: str, caller: FrameType) -> Any:
     """The table among the caller's variables that SQL calls `name`, in which unquoted names are in lower case."""
     for scope in (caller.f_locals, caller.f_globals):
-        spelled = [name] if name in scope else [other for other in scope if other.lower() == name]
-        tables = [other for other in spelled if _is_table(scope[other])]
+        spelled = [other for other in scope if name in (other, other.lower())]
+        exporting = [other for other in spelled if _exports_arrow(scope[other])]
+        # That a Series is no table is an error only where no other variable is one.
+        tables = [other for other in exporting if not is_column(scope[other])] or exporting
+        if name in tables:
+            tables = [name]
         if len(tables) > 1:
             raise ValueError(f"table {name}: variables {', '.join(tables)} differ only in case; quote one, as in FROM \"{tables[0]}\"")
         if tables:
@@ -273,5 +281,5 @@ def _variable(name: str, caller: FrameType) -> Any:
     return None
 
 
-def _is_table(value: object) -> bool:
+def _exports_arrow(value: object) -> bool:
     return hasattr(type(value), "__arrow_c_stream__") or hasattr(type(value), "__arrow_c_array__")

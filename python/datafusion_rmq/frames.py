@@ -1,12 +1,13 @@
 """Tables of other libraries: what must be known of them before they are read by the Arrow C data interface."""
 
 import json
+import re
 import sys
 from typing import Any
 
 from datafusion_rmq._native import Frame
 
-__all__ = ["read_frame", "unnamed_levels"]
+__all__ = ["is_column", "read_frame", "unnamed_levels"]
 
 
 # Types of polars that are none of Arrow's, and why.
@@ -18,12 +19,22 @@ _NO_ARROW = {
 }
 
 
+# What pyarrow calls a level of pandas' index that has no name.
+_GENERATED = re.compile(r"__index_level_\d+__")
+
+
+def is_column(data: Any) -> bool:
+    """Whether it is a Series, which is one column, not a table. One of structs is a table of their fields."""
+    libraries = [sys.modules[name] for name in ("pandas", "polars") if name in sys.modules]
+    return any(isinstance(data, library.Series) for library in libraries) and "Struct" not in str(data.dtype)
+
+
 def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
     """Reads a table, which errors call `name`. With `index`, its schema says which columns are an index of pandas."""
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
-    for library in (pandas, polars):
-        if library is not None and isinstance(data, library.Series) and "Struct" not in str(data.dtype):
-            raise TypeError(f"{name}: a Series of {library.__name__} is one column, not a table; use to_frame()")
+    if is_column(data):
+        library = type(data).__module__.partition(".")[0]
+        raise TypeError(f"{name}: a Series of {library} is one column, not a table; use to_frame()")
     if polars is not None and isinstance(data, polars.DataFrame):
         for column, kind in data.schema.items():
             for part, reason in _NO_ARROW.items():
@@ -34,7 +45,7 @@ def read_frame(name: str, data: Any, *, index: bool = True) -> Frame:
         for column, kind in data.dtypes.items():
             if kind.kind == "c":
                 raise TypeError(f"{name}: column {column!r} has complex numbers, for which Arrow has no type; use two columns")
-        data = _with_index(data, index)
+        data = _with_index(name, data, index)
     return Frame(name, data)
 
 
@@ -47,14 +58,20 @@ def _has(kind: Any, part: Any) -> bool:
 
 
 def unnamed_levels(data: Any) -> dict[str, str]:
-    """The names that `read_frame` gives to levels of pandas' index that have none of their own, by those of pyarrow."""
-    index: Any = getattr(data, "index", None)
-    if not hasattr(index, "nlevels") or _only_counts(index):
+    """The names that `read_frame` gives to levels of pandas' index that have none of their own, by those of pyarrow.
+
+    A name that a column has, or an earlier level, is none of its own.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(data, pandas.DataFrame) or _only_counts(data.index):
         return {}
-    taken = {*map(str, data.columns), *(str(name) for name in index.names if name is not None)}
+    index = data.index
+    known = {*map(str, data.columns)}
+    taken = known | {str(name) for name in index.names if name is not None}
     names: dict[str, str] = {}
-    for level, known in enumerate(index.names):
-        if known is not None and str(known) not in map(str, data.columns):
+    for level, own in enumerate(index.names):
+        if own is not None and str(own) not in known:
+            known.add(str(own))
             continue
         # As `reset_index` calls it.
         name = "index" if index.nlevels == 1 and "index" not in taken else f"level_{level}"
@@ -70,20 +87,27 @@ def _only_counts(index: Any) -> bool:
     return type(index).__name__ == "RangeIndex" and (index.start, index.step, index.name) == (0, 1, None)
 
 
-def _with_index(data: Any, index: bool) -> Any:
+def _with_index(name: str, data: Any, index: bool) -> Any:
     """A frame of pandas whose index, unless it only counts the rows, is among its columns under a name of its own.
 
     pandas exports what it calls `__index_level_0__` for one without a name, and leaves out one of equal steps. The
-    schema says which columns are the index, so `to_pandas` makes them one again.
+    schema says which columns are the index, so `to_pandas` makes them one again. Names become texts.
     """
     if not all(isinstance(column, str) for column in data.columns):
         # Else the schema says that all names of columns are numbers, for example, also those that a query adds.
         data = data.set_axis([str(column) for column in data.columns], axis=1)
     if _only_counts(data.index):
         return data
+    if not all(isinstance(level, str | None) for level in data.index.names):
+        levels = [None if level is None else str(level) for level in data.index.names]
+        data = data.set_axis(data.index.set_names(levels), axis=0)
     import pyarrow
 
     names = unnamed_levels(data)
+    # A column of such a name would be taken for a level where a level has no name.
+    for own in [*data.index.names, *(data.columns if names else [])]:
+        if own is not None and _GENERATED.fullmatch(own):
+            raise ValueError(f"{name}: {own!r} is what pyarrow calls a level of the index without a name; rename it")
     table = pyarrow.Table.from_pandas(data, preserve_index=True)
     known = table.schema.metadata
     metadata = json.loads(known[b"pandas"])

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from datafusion_rmq.aggregates import Aggregate, aggregate_sql
+from datafusion_rmq.arguments import choice, flag
 from datafusion_rmq.connection import Connection
-from datafusion_rmq.offsets import Key, Offset, Shift, bound_of, compared, offset_of, tolerance_of, window_of
+from datafusion_rmq.offsets import Key, Offset, Offsets, Shift, bound_of, compared, offsets_of, tolerance_of, window_of
 from datafusion_rmq.result import Result
 from datafusion_rmq.sides import NUMBERS, TIMES, By, Selection, Side, Sides, literal, pair, pairs_of, quoted, range_keys, suffix_pair
 
@@ -17,6 +18,10 @@ Direction = Literal["backward", "forward", "nearest"]
 Interval = tuple[str, str]
 
 _DIRECTIONS = ("backward", "forward", "nearest")
+# The joins of `overlap_join`.
+_HOW = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
+# Whether a window has its ends.
+_CLOSED = {"both": ("=", "="), "left": ("=", ""), "right": ("", "="), "none": ("", "")}
 
 
 def window_join(
@@ -52,8 +57,8 @@ def window_join(
     them. (Other spellings: a pair as `on`; a dict of columns of left and right, or a list with pairs, as `by`.)
 
     `aggs` has the new columns, each an expression of SQL, or a pair of a column and an aggregate function: those of SQL,
-    and by the names of pandas and polars `mean` (also of Booleans, dates and times), `sum`, `std`, `var`, `first`, `last`,
-    `nunique`, and `("bid", "quantile", 0.9)`.
+    and by the names of pandas and polars `mean` (also of Booleans, dates, times and durations), `sum`, `std`, `var`,
+    `first`, `last`, `nunique`, and `("bid", "quantile", 0.9)`.
 
     Frames are anything that exports an Arrow table, or the name of a table of `connection`. All columns and rows of
     `left` are in the result, in their order; with `maintain_order=False` in no particular order, which takes less time. The
@@ -67,9 +72,9 @@ def window_join(
     [('A', 10, 1.25, 1), ('B', 20, None, 0)]
     """
     keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
-    ends = _closed(closed)
+    ends = _CLOSED[choice("closed", closed, _CLOSED)]
     sides = Sides(left, right, connection, maintain_order)
-    sides.check_keys("on", [keys])
+    sides.check_range_keys(keys)
     sides.check_equal_keys(pairs)
     probe, searched = Key.of(sides.left, keys[0]), Key.of(sides.right, keys[1])
     shifts = window_of(window, sides, keys)
@@ -87,7 +92,7 @@ def window_join(
     columns = [f"{aggregate_sql(name, agg, sides.right)} AS {quoted(name)}" for name, agg in aggs.items()]
     equal_keys = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in pairs]
     arguments = [sides.left.name, sides.right.name, ", ".join(equal_keys), " AND ".join(conditions), ", ".join(columns)]
-    if prevailing:
+    if flag("prevailing", prevailing):
         arguments.append("include prevailing")
     selection = Selection()
     selection.add_side(sides.left, {name: name for name in sides.left.columns}, quoted(sides.left.row), quoted)
@@ -110,7 +115,7 @@ def asof_join(
     strategy: Direction | None = None,
     allow_exact_matches: bool = True,
     tolerance: Offset = None,
-    offsets: Sequence[str | int] | Mapping[str, Offset] | None = None,
+    offsets: Offsets = None,
     suffix: str = "_right",
     suffixes: tuple[str | None, str | None] | None = None,
     maintain_order: bool = True,
@@ -125,8 +130,9 @@ def asof_join(
     `window_join`.
 
     With `offsets`, the nearest row is looked for at each of several offsets from the left row's `on`: a list, as
-    `["1s", "5s"]`, whose columns end in `_1s` and `_5s`, or a dict of suffixes and offsets. `tolerance` is counted from the
-    sum. As in `window_join`, a sum beyond the ends of the type, or of the day of a time of day, is beyond all rows.
+    `["1s", "5s"]`, whose columns end in `_1s` and `_5s`, also of timedeltas, or an array, or a dict of suffixes and
+    offsets. `suffix` and `suffixes` beside them are an error. `tolerance` is counted from the sum. As in `window_join`, a
+    sum beyond the ends of the type, or of the day of a time of day, is beyond all rows.
 
     >>> import polars as pl
     >>> trades = pl.DataFrame({"id": [1, 2], "ts": [10, 20]})
@@ -142,22 +148,23 @@ def asof_join(
         if direction not in ("backward", strategy):
             raise TypeError(f"strategy={strategy!r} is given beside direction={direction!r}: they are one argument")
         direction = strategy
-    if direction not in _DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: 'backward', 'forward' or 'nearest' is possible")
-    if allow_exact_matches not in (True, False):
-        raise TypeError(f"allow_exact_matches={allow_exact_matches!r}: True or False is needed")
+    choice("direction", direction, _DIRECTIONS)
+    exact = "=" if flag("allow_exact_matches", allow_exact_matches) else ""
     keys, pairs = range_keys(on, left_on, right_on), pairs_of(by, left_by, right_by)
     shown = suffix_pair(suffix, suffixes)
+    if offsets is not None and shown != ("", "_right"):
+        given = f"suffix={suffix!r}" if suffixes is None else f"suffixes={suffixes!r}"
+        raise TypeError(f"{given} is given beside offsets, which have suffixes of their own; a dict of offsets says others")
     sides = Sides(left, right, connection, maintain_order)
-    sides.check_keys("on", [keys])
+    sides.check_range_keys(keys)
     sides.check_equal_keys(pairs)
     if direction == "nearest":
         sides.check_kinds("direction='nearest'", keys, NUMBERS | TIMES, "of which there is no distance")
     within = None if tolerance is None else tolerance_of(tolerance, sides, keys)
     joins = ""
     values = {}
-    for i, (label, shift) in enumerate(_offsets(offsets, sides, keys).items()):
-        search = _Search(sides, keys, pairs, shift, "=" if allow_exact_matches else "", within, f"{i}" if i else "")
+    for i, (label, shift) in enumerate(offsets_of(offsets, sides, keys).items()):
+        search = _Search(sides, keys, pairs, shift, exact, within, f"{i}" if i else "")
         joins += search.joins(direction)
         values[label] = search.number, search.value
     merged = {b for a, b in [*pairs, keys] if a == b}
@@ -175,7 +182,7 @@ def overlap_join(
     left_by: str | Sequence[str] | None = None,
     right_by: str | Sequence[str] | None = None,
     how: Literal["inner", "left", "semi", "anti"] = "inner",
-    closed: bool = False,
+    closed: bool | Literal["both", "left"] = False,
     suffix: str = "_right",
     suffixes: tuple[str | None, str | None] | None = None,
     maintain_order: bool = True,
@@ -186,7 +193,8 @@ def overlap_join(
     `on` names the columns of an interval's start and end; where one frame has others, `left_on` or `right_on` says them.
     (Another spelling: a pair of such pairs as `on`.) Two intervals overlap if each starts before the other ends; with
     `closed`, also if one starts where the other ends. One column instead of a pair has points: a point is in an interval
-    from its start until before its end, with `closed` also at its end.
+    from its start until before its end, with `closed` also at its end. `"both"` and `"left"`, as `window_join` has them,
+    are True and False.
 
     `how` is that of a join: `"semi"` returns the rows of `left` that overlap some row, `"anti"` the others. Rows are in
     the order of `left`, and those of one left row in no particular order. For suffixes see `asof_join`, for frames, `by`
@@ -200,20 +208,22 @@ def overlap_join(
     >>> overlap_join(alarms, shifts, left_on="start", how="semi").fetchall()
     [('heat', 11, 13)]
     """
-    if how not in ("inner", "left", "semi", "anti"):
-        raise ValueError(f"how={how!r}: 'inner', 'left', 'semi' or 'anti' is possible")
+    join = _HOW[choice("how", how, _HOW)]
+    if isinstance(closed, str):
+        # The words of `window_join`. All intervals have their start.
+        closed = choice("closed", closed, ("both", "left")) == "both"
+    before = "<=" if flag("closed", closed) else "<"
     pairs, shown = pairs_of(by, left_by, right_by), suffix_pair(suffix, suffixes)
     left_interval, right_interval = _intervals(on)
     left_interval = left_interval if left_on is None else _interval("left_on", left_on)
     right_interval = right_interval if right_on is None else _interval("right_on", right_on)
     sides = Sides(left, right, connection, maintain_order)
     sides.check_equal_keys(pairs)
-    sides.check_keys("on", [(left_interval[0], right_interval[-1]), (left_interval[-1], right_interval[0])])
+    sides.check_range_keys((left_interval[0], right_interval[-1]), (left_interval[-1], right_interval[0]))
     if len(left_interval) == len(right_interval) == 1:
         raise ValueError(f"left_on={left_on!r}, right_on={right_on!r}: points are in intervals; one side at least needs a pair of columns")
     conditions = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in pairs]
     # A point is where its interval starts.
-    before = "<=" if closed else "<"
     starts_before_end = "<=" if len(right_interval) == 1 else before
     ends_after_start = "<=" if len(left_interval) == 1 else before
     left_keys, right_keys = ([Key.of(side, name) for name in names] for side, names in ((sides.left, left_interval), (sides.right, right_interval)))
@@ -221,7 +231,6 @@ def overlap_join(
     conditions.append(compared(right_keys[0], ends_after_start, left_keys[-1], Shift(0)))
     right = {} if how in ("semi", "anti") else {"": (sides.right.number, sides.right.column)}
     selection = sides.selection({b for a, b in pairs if a == b}, shown, right)
-    join = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}[how]
     return sides.run(selection, f"{sides.left.name} {join} {sides.right.name} ON {' AND '.join(conditions)}")
 
 
@@ -289,20 +298,6 @@ class _Search:
         return f"CASE {' '.join(cases)} END"
 
 
-def _offsets(offsets: Any, sides: Sides, keys: tuple[str, str]) -> dict[str, Shift]:
-    """Offsets from the left row by the suffixes of their columns."""
-    if offsets is None:
-        return {"": Shift(0)}
-    named = offsets
-    if isinstance(offsets, (list, tuple)) and all(isinstance(one, (str, int)) for one in offsets):
-        named = {f"_{one}": one for one in offsets}
-    if not isinstance(named, Mapping) or not all(isinstance(label, str) for label in named):
-        raise TypeError(f"offsets={offsets!r}: a list such as ['1s', '5s'] is needed, or a dict of suffixes and offsets")
-    if not named or "" in named:
-        raise ValueError(f"offsets={offsets!r}: one offset at least is needed, and no suffix may be empty")
-    return {label: offset_of(f"offsets={offsets!r}", one, sides, keys) for label, one in named.items()}
-
-
 def _intervals(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns of an interval on either side."""
     if isinstance(on, tuple) and len(on) == 2:
@@ -316,10 +311,3 @@ def _intervals(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _interval(argument: str, columns: Any) -> tuple[str, ...]:
     """The columns of an interval, or the one of a point."""
     return (columns,) if isinstance(columns, str) else pair(argument, columns)
-
-
-def _closed(closed: str) -> tuple[str, str]:
-    ends = {"both": ("=", "="), "left": ("=", ""), "right": ("", "="), "none": ("", "")}
-    if closed not in ends:
-        raise ValueError(f"closed={closed!r}: 'both', 'left', 'right' or 'none' is possible")
-    return ends[closed]

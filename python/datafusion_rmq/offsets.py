@@ -4,6 +4,7 @@ import datetime
 import math
 import numbers
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
 
@@ -11,10 +12,12 @@ from datafusion_rmq.sides import NUMBERS, TIMES, Side, Sides, dictionary_values,
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
-__all__ = ["Key", "Offset", "Shift", "bound_of", "compared", "offset_of", "tolerance_of", "window_of"]
+__all__ = ["Key", "Offset", "Offsets", "Shift", "bound_of", "compared", "offsets_of", "tolerance_of", "window_of"]
 
 Offset: TypeAlias = "str | SupportsFloat | datetime.timedelta | np.timedelta64 | None"
+Offsets: TypeAlias = "Sequence[Offset] | npt.NDArray[Any] | Mapping[str, Offset] | None"
 
 _DURATION = re.compile(r"([+-]?)((?:\d+ ?(?:ns|us|µs|ms|s|m|min|h|H|d|D|w|W|mo|q|y) ?)+)")
 _DURATION_PART = re.compile(r"(\d+) ?(ns|us|µs|ms|min|mo|s|m|h|H|d|D|w|W|q|y)")
@@ -37,6 +40,8 @@ _UNITS = {
     "q": ("months", 3),
     "y": ("years", 1),
 }
+# The first spelling of each of SQL's units.
+_TEXTS = {unit: text for text, (unit, each) in reversed(_UNITS.items()) if each == 1}
 # In the names of Arrow's types, coarse ones first. Dates have days.
 _UNIT = re.compile(r"\((s|ms|µs|ns)\b")
 _UNITS_OF_TYPES = ["", "s", "ms", "µs", "ns"]
@@ -68,6 +73,17 @@ class Shift:
 
     number: "int | float | None"
     parts: tuple[tuple[int, str], ...] = ()
+
+    def text(self) -> str:
+        """The offset as a text that means it, a duration in the coarsest unit of which it is a whole number."""
+        if self.number is not None:
+            return f"{self.number}"
+        least, most = self.least_and_most()
+        if least != most:
+            return "".join(f"{count}{_TEXTS[unit]}" for count, unit in self.parts)
+        units = [(unit, low) for unit, (low, high) in reversed(_LENGTHS.items()) if low == high]
+        unit, length = next(((unit, length) for unit, length in units if least and least % length == 0), ("seconds", _SECOND))
+        return f"{least // length}{_TEXTS[unit]}"
 
     def added_to(self, column: str) -> str:
         """The sum as SQL."""
@@ -209,21 +225,46 @@ def tolerance_of(tolerance: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
     return shift
 
 
+def offsets_of(offsets: Any, sides: Sides, keys: tuple[str, str]) -> dict[str, Shift]:
+    """Offsets from the left row by the suffixes of their columns."""
+    if offsets is None:
+        return {"": Shift(0)}
+    argument = f"offsets={offsets!r}"
+    pairs: list[tuple[Any, Any]]
+    if isinstance(offsets, Mapping):
+        pairs = list(offsets.items())
+    elif hasattr(offsets, "__getitem__") and not isinstance(offsets, str | bytes) and getattr(offsets, "ndim", 1) == 1:
+        # Arrays of NumPy and Series are no Sequence.
+        pairs = [(f"_{one if isinstance(one, str) else _parsed(argument, one).text()}", one) for one in offsets]
+    else:
+        pairs = [(None, None)]
+    suffixes = [suffix for suffix, _ in pairs]
+    if not all(isinstance(suffix, str) for suffix in suffixes):
+        raise TypeError(f"{argument}: a list such as ['1s', '5s'] is needed, or a dict of suffixes and offsets")
+    if not suffixes or "" in suffixes:
+        raise ValueError(f"{argument}: one offset at least is needed, and no suffix may be empty")
+    if len({*suffixes}) < len(suffixes):
+        raise ValueError(f"{argument}: several offsets have the same suffix")
+    return {suffix: offset_of(argument, one, sides, keys) for suffix, one in pairs}
+
+
 def offset_of(argument: str, given: Any, sides: Sides, keys: tuple[str, str]) -> Shift:
     """An offset that is added to a range key. Errors begin with `argument`."""
     shift = _parsed(argument, given)
     # A number that is added to a date is one of days.
-    fitting = TIMES if shift.number is None else NUMBERS | {"date"}
+    durations = TIMES | {"interval"}
+    fitting = durations if shift.number is None else NUMBERS | {"date"}
     for side, key in zip((sides.left, sides.right), keys):
         kind = side.kind(key)
-        if shift.number == 0 or kind in fitting | {"null", "other"}:
+        # The offset is added to the left key. The sum of Null and a duration is an interval in SQL.
+        if shift.number == 0 or kind in fitting or (kind == "null" and (shift.number is not None or side is sides.right)):
             continue
         found = f"{argument}: {key!r} of {side.argument} is {side.type(key)}"
-        if kind in TIMES:
+        if kind in durations:
             raise TypeError(f"{found}, and offset {given!r} is a number; a duration is needed, such as '5s' or '1d'")
         if kind in NUMBERS:
             raise TypeError(f"{found}, and offset {given!r} is a duration; a number is needed")
-        raise TypeError(f"{found}, to which no offset can be added")
+        raise TypeError(f"{found}, to which {given!r} cannot be added")
     return shift
 
 

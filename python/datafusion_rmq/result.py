@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from datafusion_rmq._native import Query
+from datafusion_rmq.arguments import flag
 
 if TYPE_CHECKING:
     import pandas
@@ -237,7 +238,8 @@ class Result:
         SELECT 1 AS one
         ...
         """
-        return f"{self.query}\n\n{self._query.explain(analyze, verbose, format)}"
+        plan = self._query.explain(flag("analyze", analyze), flag("verbose", verbose), format)
+        return f"{self.query}\n\n{plan}"
 
     def _text(self, rows: int) -> str:
         text, more = self._query.text(rows)
@@ -274,6 +276,9 @@ class Stream:
 
     def __init__(self, query: Query) -> None:
         self._query = query
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Stream does not pickle, as it belongs to a session; read it, and pickle the rows")
 
     def __arrow_c_schema__(self) -> object:
         return self._query.__arrow_c_schema__()

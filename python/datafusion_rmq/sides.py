@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from datafusion_rmq._native import Frame
+from datafusion_rmq.arguments import flag
 from datafusion_rmq.connection import Connection, connect
 from datafusion_rmq.frames import read_frame, unnamed_levels
 from datafusion_rmq.result import Result
@@ -17,9 +18,9 @@ __all__ = ["By", "Selection", "Side", "Sides", "dictionary_values", "kind_of", "
 By: TypeAlias = "str | list[str] | list[tuple[str, str]] | list[str | tuple[str, str]] | Mapping[str, str] | None"
 
 _DICTIONARY = re.compile(r"Dictionary\(\w+, (.*)\)")
-# By the beginnings of Arrow's names of types.
+# By the beginnings of Arrow's names of types, longer ones first. Other types are of their own kind.
 _KINDS = {
-    "Interval": "other",
+    "Interval": "interval",
     "Int": "integer",
     "UInt": "integer",
     "Float": "float",
@@ -35,10 +36,16 @@ _KINDS = {
     "FixedSizeBinary": "binary",
     "Boolean": "boolean",
     "Null": "null",
+    "ListView": "list view",
+    "List": "list",
+    "LargeListView": "large list view",
+    "LargeList": "list",
+    "FixedSizeList": "list",
 }
 NUMBERS = {"integer", "float", "decimal"}
 # What a duration can be added to.
 TIMES = {"date", "timestamp", "zoned timestamp", "time", "duration"}
+_ORDERED = NUMBERS | TIMES | {"interval", "text", "binary", "boolean"}
 
 
 def dictionary_values(arrow_type: str) -> str | None:
@@ -50,12 +57,12 @@ def dictionary_values(arrow_type: str) -> str | None:
 def kind_of(arrow_type: str) -> str:
     """What values of an Arrow type, given by its name, are compared with, and what can be added to them."""
     arrow_type = dictionary_values(arrow_type) or arrow_type
-    kind = next((kind for begin, kind in _KINDS.items() if arrow_type.startswith(begin)), "other")
+    kind = next((kind for begin, kind in _KINDS.items() if arrow_type.startswith(begin)), arrow_type.partition("(")[0])
     return "zoned timestamp" if kind == "timestamp" and "," in arrow_type else kind
 
 
 def _comparable(one: str, other: str) -> bool:
-    if one == other or "null" in (one, other) or "other" in (one, other):
+    if one == other or "null" in (one, other):
         return True
     # A date is compared as its midnight.
     return {one, other} <= NUMBERS or ({one, other} <= TIMES and "date" in (one, other) and not {one, other} & {"time", "duration"})
@@ -180,8 +187,8 @@ class Sides:
         if connection is not None and not isinstance(connection, Connection):
             raise TypeError(f"connection={connection!r}: what datafusion_rmq.connect() returns is needed")
         self.connection = connection or connect()
-        self._maintain_order = maintain_order
-        self.left = Side("left", left, self.connection, maintain_order)
+        self._maintain_order = flag("maintain_order", maintain_order)
+        self.left = Side("left", left, self.connection, self._maintain_order)
         self.right = Side("right", right, self.connection, False)
 
     def check_keys(self, argument: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -190,6 +197,12 @@ class Sides:
             if not _comparable(self.left.kind(left), self.right.kind(right)):
                 types = f"{left!r} of left is {self.left.type(left)}, {right!r} of right is {self.right.type(right)}"
                 raise TypeError(f"{argument}: {types}, and these are not compared; cast one of them")
+
+    def check_range_keys(self, *pairs: tuple[str, str]) -> None:
+        """Checks that the columns of each pair can be compared, and have an order."""
+        self.check_keys("on", pairs)
+        for keys in pairs:
+            self.check_kinds("on", keys, _ORDERED, "which has no order")
 
     def check_equal_keys(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Checks that the columns of each pair can be equal."""
@@ -201,9 +214,9 @@ class Sides:
                 raise TypeError(f"by: {shown}, and SQL compares no times of day of two units; cast one of them")
 
     def check_kinds(self, argument: str, keys: tuple[str, str], kinds: set[str], otherwise: str) -> None:
-        """Checks that both range keys are of these kinds."""
+        """Checks that both range keys are of these kinds, or of the type Null."""
         for side, key in zip((self.left, self.right), keys):
-            if side.kind(key) not in kinds | {"null", "other"}:
+            if side.kind(key) not in kinds | {"null"}:
                 raise TypeError(f"{argument}: {key!r} of {side.argument} is {side.type(key)}, {otherwise}")
 
     def selection(

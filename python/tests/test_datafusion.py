@@ -5,6 +5,7 @@ Answers are those of the session without the extension, or of a connection with 
 
 import datetime
 import gc
+import math
 import os
 import random
 import signal
@@ -605,3 +606,16 @@ def test_signals():
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
     assert ran.stdout.split() == ["interrupted", "True", "stopped", "True"], ran.stderr
+
+
+def test_nan_with_the_sign_bit_stays_as_it_is_in_a_session():
+    frame = pa.table({"v": [1.0, math.copysign(math.nan, -1), 2.0]})
+    for ctx in (SessionContext(), SessionContext().with_extensions(Extension())):
+        ctx.from_arrow(frame, name="t")
+        con = rmq.connect(session=ctx)
+        for sql in ("SELECT min(v) FROM t", "SELECT range_min('t.v', 0, 2)"):
+            assert math.isnan(con.sql(sql).fetchone()[0])
+        assert math.isnan(ctx.sql("SELECT min(v) AS low FROM t").to_pylist()[0]["low"])
+        usual = ctx.table("t")
+        assert con.sql("SELECT min(v) FROM usual").fetchall() == [(1.0,)]
+        assert con.register("t", ctx.table("t")).sql("SELECT min(v) FROM t").fetchall() == [(1.0,)]

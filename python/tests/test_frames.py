@@ -91,6 +91,10 @@ def test_results_that_are_iterated():
 def test_what_does_not_pickle_says_why():
     with pytest.raises(TypeError, match="belongs to a session; pickle to_arrow"):
         pickle.dumps(rmq.connect().sql("SELECT 1"))
+    with pytest.raises(TypeError, match="a Stream does not pickle, as it belongs to a session"):
+        pickle.dumps(rmq.connect().sql("SELECT 1").stream())
+    with pytest.raises(TypeError, match=r"a Connection does not pickle, .*connect\(\)"):
+        pickle.dumps(rmq.connect())
     with pytest.raises(TypeError, match="pickle the array"):
         pickle.dumps(rmq.RangeIndex([5, 3]))
 

@@ -3,11 +3,13 @@
 import datetime
 import os
 import random
+import re
 import time
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import datafusion_rmq as rmq
@@ -73,7 +75,17 @@ def test_keys_whose_names_are_alike(by):
         ({"on": "ts", "allow_exact_matches": "no"}, TypeError, "allow_exact_matches='no'"),
         ({"on": "ts", "tolerance": -1}, ValueError, "tolerance=-1: it is negative"),
         ({"on": "ts", "tolerance": "5s"}, TypeError, "'ts' of left is Int64, and offset '5s' is a duration"),
+        ({"on": "ts", "maintain_order": "no"}, TypeError, "maintain_order='no': True or False"),
         ({"on": "ts", "offsets": "1s"}, TypeError, "offsets='1s'"),
+        ({"on": "ts", "offsets": 5}, TypeError, "offsets=5: a list"),
+        ({"on": "ts", "offsets": {1, 5}}, TypeError, "offsets={1, 5}: a list"),
+        ({"on": "ts", "offsets": {1: 5}}, TypeError, "offsets={1: 5}: a list"),
+        ({"on": "ts", "offsets": np.array(5)}, TypeError, r"offsets=array\(5\): a list"),
+        ({"on": "ts", "offsets": [None]}, TypeError, r"offsets=\[None\]: offset None"),
+        ({"on": "ts", "offsets": [True]}, TypeError, r"offsets=\[True\]: offset True"),
+        ({"on": "ts", "offsets": [1, 1]}, ValueError, r"offsets=\[1, 1\]: several offsets have the same suffix"),
+        ({"on": "ts", "offsets": [5], "suffix": "_q"}, TypeError, "suffix='_q' is given beside offsets"),
+        ({"on": "ts", "offsets": [5], "suffixes": ("_l", None)}, TypeError, r"suffixes=\('_l', None\) is given beside offsets"),
         ({"on": "ts", "offsets": []}, ValueError, r"offsets=\[\]"),
         ({"on": "ts", "offsets": {"": 1}}, ValueError, "no suffix may be empty"),
         ({"on": "ts", "offsets": ["1s"]}, TypeError, "is a duration"),
@@ -104,7 +116,7 @@ NAIVE = pl.DataFrame({"ts": [START], "v": [1]})
         (ZONED, NAIVE, TypeError, "'ts' of left is Timestamp.*UTC.*, 'ts' of right is Timestamp"),
         (NAIVE, ZONED, TypeError, "'ts' of left is Timestamp.*'ts' of right is Timestamp.*UTC"),
         (SAME.with_columns(ts=pl.col("ts").cast(pl.String)), SAME, TypeError, "not compared"),
-        (SAME.with_columns(ts=pl.col("ts").cast(pl.String)), (-5, 0), TypeError, "no offset can be added"),
+        (SAME.with_columns(ts=pl.col("ts").cast(pl.String)), (-5, 0), TypeError, "'ts' of left is Utf8.*to which -5 cannot be added"),
     ],
 )
 def test_windows_that_do_not_fit(frame, window, error, message):
@@ -123,10 +135,94 @@ def test_more_errors_at_the_call():
         rmq.window_join(TRADES, SAME, aggs={"id": "count(*)"}, **good)
     with pytest.raises(TypeError, match="'sym' is Utf8.*no mean"):
         rmq.window_join(TRADES, SAME, aggs={"x": ("sym", "mean")}, **good)
-    with pytest.raises(ValueError, match="quantile takes a number"):
-        rmq.window_join(TRADES, SAME, aggs={"x": ("bid", "quantile")}, **good)
+    for arguments in ((), ("a",), (None,), (1.5,), (float("nan"),), (True,), ([0.5],)):
+        with pytest.raises(ValueError, match=r"aggs\['x'\]=\('bid', 'quantile'.*quantile takes a number from 0 to 1"):
+            rmq.window_join(TRADES, SAME, aggs={"x": ("bid", "quantile", *arguments)}, **good)
     with pytest.raises(ValueError, match="points are in intervals"):
         rmq.overlap_join(TRADES, SAME, left_on="ts", right_on="ts")
+
+
+SPANS = pl.DataFrame({"start": [0, 5], "end": [5, 9]})
+
+
+def counted(**arguments):
+    return rmq.window_join(TRADES, SAME, on="ts", window=(-1, 0), aggs={"n": "count(*)"}, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rmq.overlap_join(SPANS, SPANS, closed="right"), "closed='right': 'both' or 'left' is possible"),
+        (lambda: rmq.overlap_join(SPANS, SPANS, closed="neither"), "closed='neither': 'both' or 'left' is possible"),
+        (lambda: rmq.overlap_join(SPANS, SPANS, closed=None), "closed=None: True or False is needed"),
+        (lambda: rmq.overlap_join(SPANS, SPANS, closed=1), "closed=1: True or False is needed"),
+        (lambda: rmq.overlap_join(SPANS, SPANS, how=["left"]), r"how=\['left'\]: 'inner', 'left', 'semi' or 'anti'"),
+        (lambda: rmq.overlap_join(SPANS, SPANS, maintain_order="x"), "maintain_order='x': True or False"),
+        (lambda: counted(prevailing="yes"), "prevailing='yes': True or False"),
+        (lambda: counted(prevailing=np.array([True])), r"prevailing=array\(\[.*True\]\): True or False"),
+        (lambda: counted(maintain_order=None), "maintain_order=None: True or False"),
+        (lambda: counted(closed=[]), r"closed=\[\]: 'both', 'left', 'right' or 'none'"),
+        (lambda: rmq.connect(frames="no"), "frames='no': True or False"),
+        (lambda: rmq.connect(progress="no"), "progress='no': True or False"),
+        (lambda: rmq.connect().read_csv("t", "t.csv", header="no"), "header='no': True or False"),
+        (lambda: rmq.connect().sql("SELECT 1").explain(analyze="no"), "analyze='no': True or False"),
+    ],
+)
+def test_flags_and_choices(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_words_and_flags_mean_the_same():
+    for word, flag, rows in (("both", True, 4), ("left", False, 2)):
+        assert len(rmq.overlap_join(SPANS, SPANS, closed=word)) == len(rmq.overlap_join(SPANS, SPANS, closed=flag)) == rows
+    assert counted(prevailing=np.True_).fetchall() == counted(prevailing=True).fetchall() != counted().fetchall()
+
+
+NESTED = {
+    "list": pa.array([[1]]),
+    "struct": pa.array([{"a": 1}]),
+    "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+    "interval": pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+    "null": pa.nulls(1),
+    "int": pa.array([1]),
+    "text": pa.array(["1"]),
+    "time": pa.array([START]),
+}
+
+
+@pytest.mark.parametrize("one", NESTED)
+@pytest.mark.parametrize("other", NESTED)
+def test_keys_of_all_types_are_checked_at_the_call(one, other):
+    left, right = (pa.table({"k": NESTED[kind], "v": [1]}) for kind in (one, other))
+    calls = {
+        "by": lambda: rmq.asof_join(left, right, on="v", by="k"),
+        "lists": lambda: rmq.asof_join(left, right, on="v", left_by=["k"], right_by=["k"]),
+        "asof": lambda: rmq.asof_join(left, right, on="k"),
+        "nearest": lambda: rmq.asof_join(left, right, on="k", direction="nearest"),
+        "window": lambda: rmq.window_join(left, right, on="k", window=(None, 0), aggs={"n": "count(*)"}),
+        "overlap": lambda: rmq.overlap_join(left, right, on=("k", "k")),
+    }
+    for offset in (1, "1s"):
+        calls |= {
+            f"window {offset}": lambda offset=offset: rmq.window_join(left, right, on="k", window=(0, offset), aggs={"n": "count(*)"}),
+            f"tolerance {offset}": lambda offset=offset: rmq.asof_join(left, right, on="k", tolerance=offset),
+            f"offsets {offset}": lambda offset=offset: rmq.asof_join(left, right, on="k", offsets=[offset], direction="nearest"),
+        }
+    refused = set()
+    for name, call in calls.items():
+        try:
+            call().fetchall()
+        except TypeError as error:
+            assert re.search("'k' of (left|right) is ", str(error)), error
+            refused.add(name)
+    alike = one == other or "null" in (one, other)
+    assert alike or refused == {*calls}
+    if alike:
+        assert not refused & {"by", "lists"}
+        assert ("asof" in refused) == bool({one, other} & {"list", "struct", "map"}), refused
+    if one == "null":
+        assert {"window 1s", "tolerance 1s", "offsets 1s"} <= refused
 
 
 @pytest.mark.parametrize(
@@ -134,6 +230,7 @@ def test_more_errors_at_the_call():
     [
         (pl.Series("v", [1]), "a Series of polars is one column.*to_frame"),
         (pd.Series([1], name="v"), "a Series of pandas is one column.*to_frame"),
+        (pd.Series([1], name="v", index=[5]), "a Series of pandas is one column.*to_frame"),
         (pd.DataFrame({"a": [1], "z": [1j]}), "column 'z' has complex numbers"),
         (pd.DataFrame({"a": [1], "z": np.array([1], dtype=np.longdouble)}), "Conversion failed for column z"),
         (pl.DataFrame({"a": [1], "z": [None]}), "column 'z' has the polars type Null"),
@@ -218,6 +315,42 @@ def test_offsets():
     assert markouts.fetchall()[0][3:] == (1.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("offsets", "names"),
+    [
+        (range(2), ["0", "1"]),
+        ((0, np.int64(1)), ["0", "1"]),
+        (np.array([0, 1]), ["0", "1"]),
+        (pd.Series([0, 1]), ["0", "1"]),
+        (pl.Series([0, 1]), ["0", "1"]),
+        ([0.5, -1.5], ["0.5", "-1.5"]),
+        (np.array([0.5, 2]), ["0.5", "2.0"]),
+    ],
+)
+def test_sequences_of_numbers_as_offsets(offsets, names):
+    frame = pl.DataFrame({"ts": [1, 2, 3]})
+    found = rmq.asof_join(frame, frame.with_columns(v=pl.col("ts")), on="ts", offsets=offsets)
+    assert found.columns == ["ts", *(f"v_{name}" for name in names)]
+    for ts, *values in found.fetchall():
+        assert values == [min(3, int(ts + float(name))) or None if ts + float(name) >= 1 else None for name in names]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "names"),
+    [
+        ([datetime.timedelta(seconds=s) for s in (1, -5, 90, 300, 7200, 0)], ["1s", "-5s", "90s", "5m", "2h", "0s"]),
+        ([datetime.timedelta(milliseconds=1500), pd.Timedelta("1s1ns"), "1 min"], ["1500ms", "1000000001ns", "1 min"]),
+        ([datetime.timedelta(days=1), np.timedelta64(2, "D"), np.timedelta64(1, "M")], ["24h", "48h", "1mo"]),
+        (np.array([1, 60], "m8[s]"), ["1s", "1m"]),
+        (pd.to_timedelta(["1s", "5s"]), ["1s", "5s"]),
+    ],
+)
+def test_sequences_of_durations_as_offsets(offsets, names):
+    found = rmq.asof_join(NAIVE.select("ts"), NAIVE, on="ts", offsets=offsets)
+    assert found.columns == ["ts", *(f"v_{name}" for name in names)]
+    assert found.fetchall()[0][1:] == tuple(None if name.startswith("-") else 1 for name in names)
+
+
 def test_points():
     draw = random.Random(8)
     points = pl.DataFrame({"p": range(60), "ts": [draw.randrange(50) for _ in range(60)]})
@@ -284,6 +417,21 @@ def test_aggregates_of_pandas_and_polars():
             else:
                 # DataFusion interpolates between two values in steps of a millionth.
                 assert row[name] == pytest.approx(expected, abs=1e-5 if function == "quantile" else None), name
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_means_of_durations_do_not_overflow(unit):
+    seconds = 100 * 86_400 * {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    # The sums pass 64 bits of nanoseconds, and of any unit.
+    for values in ([seconds] * 30_000, [2**63 - 1, 2**63 - 3, None], [-(2**63), 2 - 2**63], [5, 8], [None]):
+        frame = pl.DataFrame({"at": range(len(values)), "m": pl.Series(values, dtype=pl.Duration(unit))})
+        aggs = {"mean": ("m", "mean"), "avg": ("m", "avg")}
+        found = rmq.window_join(frame.tail(1).select("at"), frame, on="at", window=(None, 0), aggs=aggs).to_polars()
+        known = [value for value in values if value is not None]
+        for mean in (found["mean"], found["avg"]):
+            assert mean.dtype == frame["m"].dtype
+            (mean,) = mean.to_physical()
+            assert abs(mean - sum(known) // len(known)) <= 1 if known else mean is None
 
 
 def test_aggregates_of_times_and_dates():

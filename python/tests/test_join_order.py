@@ -146,6 +146,37 @@ def test_names_of_columns_that_are_no_texts():
     assert rmq.connect().sql("SELECT * FROM pairs").to_pandas().columns.tolist() == ["('a', 'b')", "('a', 'c')"]
 
 
+@pytest.mark.parametrize(
+    ("names", "columns", "after"),
+    [
+        (["x", "x"], ["x", "level_1"], ["x", "x"]),
+        ([7, None], ["7", "level_1"], ["7", None]),
+        ([("a", "b"), "y"], ["('a', 'b')", "y"], ["('a', 'b')", "y"]),
+        ([7, "7"], ["7", "level_1"], ["7", "7"]),
+        (["v", "v"], ["level_0", "level_1"], ["v", "v"]),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_names_of_the_index(names, columns, after):
+    index = pd.MultiIndex.from_tuples([(1, "a"), (2, "b")], names=names)
+    frame = pd.DataFrame({"v": [1, 2]}, index=index)
+    for result in (rmq.connect().sql("SELECT * FROM frame"), rmq.asof_join(frame, frame[["v"]].reset_index(drop=True), on="v")):
+        assert result.columns == ["v", *columns]
+        pd.testing.assert_index_equal(result.to_pandas().index, index.set_names(after))
+    assert frame.index.names == names
+
+
+def test_names_of_the_index_that_pyarrow_takes_for_none():
+    for frame in (
+        pd.DataFrame({"v": [1]}, index=pd.Index([5], name="__index_level_0__")),
+        pd.DataFrame({"v": [1], "__index_level_0__": [2]}, index=[5]),
+    ):
+        with pytest.raises(ValueError, match="'__index_level_0__' is what pyarrow calls a level of the index without a name; rename it"):
+            rmq.connect().register("t", frame)
+    frame = pd.DataFrame({"v": [1], "__index_level_0__": [2]})
+    assert rmq.connect().sql("SELECT * FROM frame").columns == ["v", "__index_level_0__"]
+
+
 def test_the_index_of_pandas_is_a_column_of_sql():
     frame = pd.DataFrame({"v": [5, 6, 7]}, index=[0, 10, 20])
     con = rmq.connect().register("t", frame)

@@ -223,6 +223,15 @@ def test_variables_that_are_no_tables_are_not_used():
     assert number and kind
 
 
+def test_variables_that_are_no_tables_hide_none():
+    con = rmq.connect()
+    R, r = pl.DataFrame({"v": [1]}), 5
+    assert con.sql("SELECT v FROM R").fetchall() == con.sql('SELECT v FROM "R"').fetchall() == [(1,)]
+    for r in (pl.Series([2]), pd.Series([2]), pl.LazyFrame({"v": [2]}), None):
+        assert con.sql("SELECT v FROM r").fetchall() == [(1,)]
+    assert len(R) == 1 and r is None
+
+
 def test_variables_that_differ_in_case():
     Frame, frame = pl.DataFrame({"v": [1]}), pl.DataFrame({"v": [2]})
     con = rmq.connect()

@@ -36,6 +36,19 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["0"],
     },
+    // Sums wrap around, also those that means of durations are computed from.
+    Fault {
+        options: &[],
+        sql: "SELECT sum(v) FROM (VALUES (9223372036854775807), (1)) AS x(v)",
+        right: &["9223372036854775808"],
+        wrong: &["-9223372036854775808"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT arrow_cast(avg(arrow_cast(v, 'Duration(ns)')), 'Int64') FROM (VALUES (9223372036854775807), (1)) AS x(v)",
+        right: &["4611686018427387904"],
+        wrong: &["-4611686018427387904"],
+    },
     // The sum of a constant column over no rows is computed from statistics.
     Fault {
         options: &[],
