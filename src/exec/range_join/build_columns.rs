@@ -148,18 +148,16 @@ impl BuildColumns {
         self.may_merge() || self.may_divide && !returns_ranges
     }
 
-    /// The structures that the join needs of the value with this index.
-    pub(crate) fn structures(&self, value: usize) -> Structures {
-        let mut needed = Structures::default();
-        if self.row_columns.contains(&value) {
-            needed.add(Structure::Rows);
+    /// The structures that the join needs of each value.
+    pub(crate) fn structures(&self) -> Vec<Structures> {
+        let mut needed = vec![Structures::default(); self.values(&self.expressions).len()];
+        for column in &self.row_columns {
+            needed[*column].add(Structure::Rows);
         }
         for aggregate in &self.aggregates {
             let entry = aggregate.entry();
             for (argument, column) in aggregate.arguments.iter().enumerate() {
-                if *column == value {
-                    needed.extend(entry.needs_of(argument));
-                }
+                needed[*column].extend(entry.needs_of(argument));
             }
         }
         needed

@@ -166,8 +166,7 @@ impl DeviceBuilder {
             known: 0,
             columns: vec![],
         };
-        let values = 0..columns.values(&types).len();
-        let needs = values.map(|i| (i, columns.structures(i)));
+        let needs = columns.structures().into_iter().enumerate();
         let values = builder.add_columns(needs)?;
         let groups = grouped.parts.as_ref().map(|parts| RowGroups {
             parts: parts.iter().map(GroupedRows::for_devices).collect(),

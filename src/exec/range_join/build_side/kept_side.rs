@@ -107,8 +107,7 @@ impl JoinValues {
 
     /// The structures that the join needs of each.
     pub(super) fn needs(&self) -> Vec<Structures> {
-        let values = 0..self.values.len();
-        values.map(|i| self.columns.structures(i)).collect()
+        self.columns.structures()
     }
 
     /// What is missing, where this is built of each: the indexes of values, and what of them.

@@ -327,6 +327,7 @@ impl SideWriter {
             types,
             values,
         } = &self.values;
+        let needs = columns.structures();
         for (number, value) in values.iter().enumerate() {
             let data_type = &columns.values(types)[number];
             let is_added = self
@@ -334,7 +335,7 @@ impl SideWriter {
                 .as_ref()
                 .is_none_or(|added| added.contains(&number));
             // The values of several batches may not fit into one array.
-            if !is_added || columns.structures(number).is_empty() || has_few_keys(data_type) {
+            if !is_added || needs[number].is_empty() || has_few_keys(data_type) {
                 continue;
             }
             let Some(file) = self.files.value(sorted.is_restored, &value.expr) else {

@@ -109,7 +109,7 @@ impl SortAndIndex {
         let Sorted { side, columns } = self.sort(rows)?;
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
-        let needs = (0..columns.len()).map(|i| self.columns.structures(i));
+        let needs = self.columns.structures();
         let check = || self.waiting.check();
         let permutation = side.permutation(self.workers(&check))?;
         let memory = &side.permutation_memory;
