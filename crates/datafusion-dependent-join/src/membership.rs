@@ -6,7 +6,8 @@ use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
 use datafusion_expr::{
-    Aggregate, Expr, ExprSchemable, LogicalPlan, Operator, Subquery, binary_expr,
+    Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery,
+    binary_expr, lit,
 };
 
 use crate::domain::is_set;
@@ -134,10 +135,13 @@ pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
     let Some(rows) = found else {
         return Ok(Transformed::no(expr));
     };
+    // Columns of several tables may have the same names.
+    let rows = LogicalPlanBuilder::from(Arc::clone(rows)).project([lit(1_i64)])?;
+    let rows = rows.build()?;
     Ok(Transformed::yes(Expr::Exists(Exists {
         subquery: Subquery {
             outer_ref_columns: rows.all_out_ref_exprs(),
-            subquery: Arc::clone(rows),
+            subquery: Arc::new(rows),
             spans: exists.subquery.spans.clone(),
         },
         negated: exists.negated,
