@@ -1,13 +1,15 @@
 //! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they
 //! come.
 
-use datafusion_common::{DFSchema, ScalarValue};
+use datafusion_common::{DFSchema, Result, ScalarValue};
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
 use crate::common::sql_text::sql_text;
+use crate::conditions::infallible::is_infallible;
 use crate::conditions::lossless_casts::without_lossless_casts;
 use crate::conditions::rejection::{Match, reject};
+use crate::expr::late_error::value_or_null;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::rules::condition_parts::Condition;
 
@@ -38,7 +40,7 @@ pub fn order_by_all(
     };
     let key = std::mem::replace(&mut condition.key, ordered);
     if !condition.bounds.is_empty() {
-        condition.add_build_filter(key.is_not_null());
+        condition.add_build_filter(is_not_known_null(key, schema)?);
     }
     for (comparison, bound) in &mut condition.bounds {
         let of_all = OrderBoundUdf::new(Some(1 + then_by.len()));
@@ -46,6 +48,28 @@ pub fn order_by_all(
         *bound = udf.call(vec![std::mem::take(bound)]);
     }
     Ok(true)
+}
+
+/// That a key is not NULL. One that fails is kept: its error waits for rows with its equality keys.
+fn is_not_known_null(key: Expr, schema: &DFSchema) -> Result<Expr> {
+    if is_infallible(&key, schema)? {
+        return Ok(key.is_not_null());
+    }
+    Ok(value_or_null(&key.is_null(), schema)?.is_not_true())
+}
+
+/// Makes an expression of ORDER BY that is the range key, and may fail, NULL where it does: those rows are in no range.
+pub fn order_by_value_or_null(
+    order_by: &mut [SortExpr],
+    key: &Expr,
+    build: &DFSchema,
+) -> Result<()> {
+    if !is_infallible(key, build)? {
+        for order in order_by.iter_mut().filter(|order| order.expr == *key) {
+            order.expr = value_or_null(key, build)?;
+        }
+    }
+    Ok(())
 }
 
 /// Rejects expressions by whose bytes rows can't be ordered.
