@@ -112,8 +112,8 @@ pub mod physical_plan {
 }
 
 /// What the other crates of this project need besides: what operators and functions are made of, for
-/// `datafusion-rmq-proto`, and the steps of [`sql`] and the texts of errors, for the shell and the Python package. Not part of the stable
-/// interface.
+/// `datafusion-rmq-proto`, and the steps of [`sql`] and the texts of errors, for the shell and the Python package. Not
+/// part of the stable interface.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::exec::common::note::NoteExec;

@@ -396,6 +396,7 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
 
 /// The text of an error without the lines that say which of our rules for logical plans it comes from: the sentence
 /// after them says what is refused.
+#[must_use]
 pub fn without_rule_names(error: &str) -> String {
     let others = Optimizer::new();
     let is_other = |name: &str| others.rules.iter().any(|rule| rule.name() == name);
