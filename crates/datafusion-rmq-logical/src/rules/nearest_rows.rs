@@ -46,7 +46,7 @@ use crate::rules::correlated_aggregate::of_types;
 use crate::rules::distance::KeyDistance;
 use crate::rules::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::rules::open_ends::as_comparison;
-use crate::rules::order_by::{check_order, order_by_all, order_by_value_or_null};
+use crate::rules::order_by::{check_order, order_by_all, order_late};
 use rmq_arrow::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
@@ -117,7 +117,7 @@ impl CorrelatedRows {
             check_order(&order_by, build.schema())?;
             order_by
         };
-        order_by_value_or_null(&mut order_by, &key, build.schema())?;
+        order_late(&mut condition, &mut order_by, &key, build.schema())?;
         build = condition.filter_build(build)?;
 
         // An expression has a value only where there is a row: a constant of the build side tells, which is NULL

@@ -9,7 +9,7 @@ use crate::common::sql_text::sql_text;
 use crate::conditions::infallible::is_infallible;
 use crate::conditions::lossless_casts::without_lossless_casts;
 use crate::conditions::rejection::{Match, reject};
-use crate::expr::late_error::value_or_null;
+use crate::expr::late_error::{RaiseUdf, error_or_null, value_or_null};
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::rules::condition_parts::Condition;
 
@@ -58,16 +58,25 @@ fn is_not_known_null(key: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(value_or_null(&key.is_null(), schema)?.is_not_true())
 }
 
-/// Makes an expression of ORDER BY that is the range key, and may fail, NULL where it does: those rows are in no range.
-pub fn order_by_value_or_null(
+/// Makes the range key fail where an expression of another order may, and that expression NULL there: the errors of the
+/// range key wait for rows with its equality keys. `key` is the range key as the query has it.
+pub fn order_late(
+    condition: &mut Condition,
     order_by: &mut [SortExpr],
     key: &Expr,
     build: &DFSchema,
 ) -> Result<()> {
-    if !is_infallible(key, build)? {
-        for order in order_by.iter_mut().filter(|order| order.expr == *key) {
-            order.expr = value_or_null(key, build)?;
+    for order in order_by {
+        if is_infallible(&order.expr, build)? {
+            continue;
         }
+        let value = value_or_null(&order.expr, build)?;
+        if order.expr != *key
+            && let Some(error) = error_or_null(&value)
+        {
+            condition.key = RaiseUdf::call(error, std::mem::take(&mut condition.key));
+        }
+        order.expr = value;
     }
     Ok(())
 }
