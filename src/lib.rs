@@ -112,8 +112,8 @@ pub mod physical_plan {
 }
 
 /// What the other crates of this project need besides: what operators and functions are made of, for
-/// `datafusion-rmq-proto`, and the steps of [`sql`], for the shell and the Python package. Not part of the stable
-/// interface.
+/// `datafusion-rmq-proto`, and the steps of [`sql`] and the texts of errors, for the shell and the Python package. Not
+/// part of the stable interface.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::exec::common::note::NoteExec;
@@ -138,6 +138,8 @@ pub mod parts {
     pub use crate::planner::statement::{
         parse_statement, plan_statement, prepare_statement, with_known_joins,
     };
+    pub use crate::session::without_rule_names;
+    pub use datafusion_rmq_logical::common::similar_names::did_you_mean;
     pub use datafusion_rmq_logical::expr::index_lookup::{
         IndexLookupUdf, IndexSlot, WeakIndexSlot,
     };

@@ -394,6 +394,26 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
     optimizer
 }
 
+/// The text of an error without the lines that say which of our rules for logical plans it comes from: the sentence
+/// after them says what is refused.
+#[must_use]
+pub fn without_rule_names(error: &str) -> String {
+    let others = Optimizer::new();
+    let is_other = |name: &str| others.rules.iter().any(|rule| rule.name() == name);
+    let rules = with_rules(Optimizer::new(), &Planner::Replace(vec![])).rules;
+    let mut text = error.to_string();
+    for rule in rules.iter().filter(|rule| !is_other(rule.name())) {
+        let line = format!("Optimizer rule '{}' failed\ncaused by\n", rule.name());
+        text = text.replace(&line, "");
+    }
+    let mut rules = vec![];
+    append_analyzer_rules(&mut rules);
+    for rule in rules {
+        text = text.replace(&format!("{}\ncaused by\n", rule.name()), "");
+    }
+    text
+}
+
 /// Inserts our rules, each once, whether or not an earlier call has registered them. Those whose place is beside a rule
 /// that is missing are left out, which the log says: plain SQL is then slower, never wrong.
 fn insert<R: ?Sized>(

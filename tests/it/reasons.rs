@@ -388,6 +388,65 @@ async fn a_join_with_equal_keys_that_takes_more_than_a_second_has_a_note_in_expl
 }
 
 #[tokio::test]
+async fn a_range_that_has_all_alternatives_has_a_note_in_explain() {
+    let ctx = session();
+    let create = "CREATE TABLE many AS SELECT value % 2 AS sym, value AS ts FROM range(0, 20000)";
+    run(&ctx, create).await.expect(create);
+    let join = |condition: &str| {
+        format!("SELECT a.ts, b.ts FROM many a JOIN many b ON a.sym = b.sym AND {condition}")
+    };
+    let (one, other) = (
+        "b.ts BETWEEN a.ts AND a.ts + 10",
+        "b.ts BETWEEN a.ts - 15000 AND a.ts - 14990",
+    );
+    let shown = planned(&ctx, &join(&format!("({one} OR {other})"))).await;
+    let note = "NoteExec: compares every pair of rows in its range: b.ts >= a.ts AND b.ts <= a.ts + 10 OR ";
+    assert_eq!(shown.matches(note).count(), 1, "{shown}");
+    assert!(shown.contains("write UNION ALL of a join ON a"), "{shown}");
+    assert!(shown.contains("RangeJoinExec"), "{shown}");
+    let union = format!("{} UNION ALL {}", join(one), join(other));
+    let near = join(&format!("({one} OR b.ts BETWEEN a.ts - 30 AND a.ts - 20)"));
+    for quick in [union, near] {
+        let shown = planned(&ctx, &quick).await;
+        assert!(!shown.contains("NoteExec"), "{quick}: {shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_test_of_keys_that_very_many_rows_have_has_a_note_in_explain() {
+    let ctx = session();
+    for sql in [
+        // 2 * 10^8 pairs, and 2 * 10^7.
+        "CREATE TABLE many AS SELECT value % 2 AS sym, value AS ts FROM range(0, 20000)",
+        "CREATE TABLE few AS SELECT value % 20 AS sym, value AS ts FROM range(0, 20000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let queries = |table: &str, rows: &str| {
+        [
+            format!("SELECT ts FROM {table} a WHERE sym IN (SELECT sym FROM {rows} b)"),
+            format!(
+                "SELECT ts, sym IN (SELECT sym FROM {rows} b WHERE sym IS NOT NULL) FROM {table} a"
+            ),
+            format!(
+                "SELECT ts FROM {table} a WHERE NOT EXISTS (SELECT 1 FROM {rows} b WHERE b.sym = a.sym)"
+            ),
+        ]
+    };
+    let note = "NoteExec: compares every pair of rows with equal keys: it looks for one row of each key among all that \
+                have it: write IN (SELECT DISTINCT …)";
+    for query in queries("many", "many") {
+        let shown = planned(&ctx, &query).await;
+        assert_eq!(shown.matches(note).count(), 1, "{query}: {shown}");
+    }
+    let distinct = queries("many", "(SELECT DISTINCT sym FROM many)");
+    for query in distinct.into_iter().chain(queries("few", "few")) {
+        let shown = planned(&ctx, &query).await;
+        assert!(!shown.contains(note), "{query}: {shown}");
+    }
+}
+
+#[tokio::test]
 async fn a_join_with_equal_keys_of_an_unknown_number_has_a_note_if_it_compares_otherwise() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows: String = (0..2000)
@@ -412,6 +471,10 @@ async fn a_join_with_equal_keys_of_an_unknown_number_has_a_note_if_it_compares_o
         let shown = planned(&ctx, &on(other)).await;
         assert!(!shown.contains("NoteExec"), "{other}: {shown}");
     }
+    // So has one without any condition.
+    let shown = planned(&ctx, "SELECT a.ts, b.ts FROM p a CROSS JOIN p b").await;
+    let note = "NoteExec: compares every pair of rows: it has no condition";
+    assert_eq!(shown.matches(note).count(), 1, "{shown}");
 }
 
 #[tokio::test]

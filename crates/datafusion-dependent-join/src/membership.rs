@@ -5,13 +5,14 @@ use std::sync::Arc;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{
     Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery,
     binary_expr, lit,
 };
 
 use crate::domain::is_set;
-use crate::outer::subquery_of;
+use crate::outer::{outer_of_expr, subquery_of};
 
 /// Whether the rows of a subquery have one that matches.
 pub(crate) struct Membership {
@@ -115,7 +116,8 @@ impl Membership {
     }
 }
 
-/// EXISTS without what does not change whether there is a row: DISTINCT, ORDER BY, and GROUP BY without HAVING.
+/// EXISTS without what does not change whether there is a row: DISTINCT, ORDER BY, and GROUP BY without HAVING. Where
+/// rows are compared by equality alone, DataFusion's join is faster with each value once.
 pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
     let Expr::Exists(exists) = &expr else {
         return Ok(Transformed::no(expr));
@@ -135,6 +137,9 @@ pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
     let Some(rows) = found else {
         return Ok(Transformed::no(expr));
     };
+    if only_equals_outer(rows)? {
+        return Ok(Transformed::no(expr));
+    }
     // Columns of several tables may have the same names.
     let rows = LogicalPlanBuilder::from(Arc::clone(rows)).project([lit(1_i64)])?;
     let rows = rows.build()?;
@@ -146,6 +151,20 @@ pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
         },
         negated: exists.negated,
     })))
+}
+
+/// Whether the conditions of a filter on outer columns are equalities.
+fn only_equals_outer(plan: &LogicalPlan) -> Result<bool> {
+    let LogicalPlan::Filter(filter) = plan else {
+        return Ok(true);
+    };
+    for condition in split_conjunction(&filter.predicate) {
+        let is_equality = matches!(condition, Expr::BinaryExpr(e) if e.op == Operator::Eq);
+        if !is_equality && !outer_of_expr(condition, plan)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether an aggregate has a row for each key, and none without rows.

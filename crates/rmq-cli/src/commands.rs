@@ -213,7 +213,8 @@ pub async fn run(shell: &mut Shell, command: &str) -> Result<()> {
         },
         _ => {
             let command: Command = command[1..].parse().map_err(unknown)?;
-            command.execute(&shell.ctx, &mut shell.print).await
+            let done = command.execute(&shell.ctx, &mut shell.print).await;
+            done.map_err(|error| shell.explain_missing_table(error))
         }
     }
 }

@@ -6,6 +6,7 @@ use std::panic;
 
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, exec_datafusion_err};
+use datafusion_rmq::parts::without_rule_names;
 
 /// The exit status of an error.
 pub const FAILURE: u8 = 1;
@@ -15,7 +16,8 @@ pub const CLOSED_STDOUT: u8 = 128 + 13;
 
 /// Prints an error. A closed standard error is ignored.
 pub fn report(error: &DataFusionError) {
-    let _ = writeln!(io::stderr(), "Error: {}", shown(&error.to_string()));
+    let text = without_rule_names(&error.to_string());
+    let _ = writeln!(io::stderr(), "Error: {}", shown(&text));
 }
 
 /// The text of an error; of the arguments of a function what the function says of them, without what `DataFusion` says

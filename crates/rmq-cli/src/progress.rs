@@ -123,12 +123,7 @@ fn announcement(join: &QuadraticJoin) -> String {
         }
         None => "every pair of rows of both sides".to_string(),
     };
-    let keys = if join.has_keys {
-        " with equal keys"
-    } else {
-        ""
-    };
-    format!("A join compares {pairs}{keys}: {}.", join.reason)
+    format!("A join compares {pairs}{}: {}.", join.which, join.reason)
 }
 
 /// A query planner that lets a [`Watch`] see each plan.

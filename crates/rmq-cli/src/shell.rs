@@ -232,10 +232,13 @@ impl Shell {
 
     /// Says that a file is missing, instead of that there is no table of its name, and which tables have names like
     /// that of one that is missing.
-    fn explain_missing_table(&self, error: DataFusionError) -> DataFusionError {
+    pub fn explain_missing_table(&self, error: DataFusionError) -> DataFusionError {
         let text = error.strip_backtrace();
-        match missing_table(&text) {
-            Some(name) if is_path(name) && !std::path::Path::new(name).exists() => {
+        let missing = missing_table(&text);
+        match missing.or_else(|| dropped_table(&text)) {
+            Some(name)
+                if missing.is_some() && is_path(name) && !std::path::Path::new(name).exists() =>
+            {
                 let directory = std::env::current_dir().unwrap_or_default();
                 exec_datafusion_err!("no such file: '{name}' (in {})", directory.display())
             }
@@ -254,6 +257,13 @@ fn missing_table(error: &str) -> Option<&str> {
     let (_, name) = error.split_once("table 'datafusion.")?;
     let (name, _) = name.split_once("' not found")?;
     Some(name.strip_prefix("public.").unwrap_or(name))
+}
+
+/// The name of the table or view that DROP misses.
+fn dropped_table(error: &str) -> Option<&str> {
+    let kinds = ["Table '", "View '"].into_iter();
+    let (_, name) = kinds.filter_map(|kind| error.split_once(kind)).next()?;
+    Some(name.split_once("' doesn't exist")?.0)
 }
 
 /// Whether the name of a table looks like that of a file.

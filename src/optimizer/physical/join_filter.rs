@@ -398,6 +398,12 @@ pub(crate) fn compared_sides(
     sides_of(filter, |sides| sides.stated(conjunct))
 }
 
+/// Whether a conjunct bounds a key of the build side, perhaps among other things.
+pub(crate) fn has_ranges(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> bool {
+    let ranges = sides_of(filter, |sides| sides.ranges(conjunct));
+    ranges.is_ok_and(|ranges| !ranges.is_empty())
+}
+
 /// The one side that an expression has columns of.
 fn side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Option<JoinSide> {
     let columns = collect_columns(expr);

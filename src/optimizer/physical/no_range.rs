@@ -11,10 +11,32 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
-use crate::optimizer::physical::join_filter::compared_sides;
+use crate::optimizer::physical::join_filter::{compared_sides, has_ranges};
 use datafusion_rmq_logical::conditions::condition::comparison;
 use datafusion_rmq_logical::conditions::rejection::{mixes_ends, mixes_sides};
 use datafusion_rmq_logical::conditions::written::written_physical;
+
+/// What to write instead of an OR.
+const WRITE_UNION: &str =
+    "write UNION ALL of a join ON a and a join ON b AND (a) IS NOT TRUE for ON a OR b";
+
+/// Why the range of a filter, whose left side is the probe side, has rows that don't meet it: it has all alternatives
+/// of an OR. `None` if there is no such OR.
+pub(crate) fn why_wide_range(
+    filter: &JoinFilter,
+    left: &Arc<dyn ExecutionPlan>,
+    right: &Arc<dyn ExecutionPlan>,
+) -> Option<String> {
+    let conjuncts = split_conjunction(filter.expression());
+    let alternatives = conjuncts.into_iter().find(|conjunct| {
+        let binary = conjunct.downcast_ref::<BinaryExpr>();
+        binary.is_some_and(|binary| *binary.op() == Operator::Or) && has_ranges(conjunct, filter)
+    })?;
+    let text = written_physical(alternatives, filter, left, right);
+    Some(format!(
+        "{text} is an OR, whose one range has the rows between the alternatives, too: {WRITE_UNION}"
+    ))
+}
 
 /// Why a filter, whose left side is the probe side, has no range.
 pub(crate) fn why_no_range(
@@ -48,10 +70,7 @@ pub(crate) fn why_no_range(
         }
     }
     if let Some(text) = alternatives {
-        return format!(
-            "{text} is an OR, and a range join has one range: write UNION ALL of a join ON a and a join ON b AND (a) IS NOT \
-             TRUE for ON a OR b"
-        );
+        return format!("{text} is an OR, and a range join has one range: {WRITE_UNION}");
     }
     "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
 }

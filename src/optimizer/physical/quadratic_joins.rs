@@ -1,5 +1,5 @@
-//! Joins that compare every pair of rows, or of rows with equal keys, and why they are no range joins; and aggregates
-//! that read very many pairs, as that of a subquery may which became a join with GROUP BY.
+//! Joins that compare every pair of rows, or of rows with equal keys or in a wide range, and why; and aggregates that
+//! read very many pairs, as that of a subquery may which became a join with GROUP BY.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
@@ -20,26 +21,28 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::row_threshold::renumbered;
 use crate::optimizer::cost::decision::{are_slow_to_aggregate, are_slow_to_join};
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::cost::range_rows::rows_in_range;
 use crate::optimizer::physical::joins_to_range_joins::{
     compared_pairs, compares_without_range, why_stays,
 };
+use crate::optimizer::physical::no_range::why_wide_range;
 use datafusion_rmq_logical::common::options::{RangeJoinChoice, RmqOptions};
 use datafusion_rmq_logical::conditions::written::Conditions;
 use datafusion_rmq_logical::rules::common::max_rows::FEW_ROWS;
 
-/// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
-/// left as it was.
+/// A join that compares every pair of rows, or very many pairs of rows with equal keys or in its range, which another
+/// spelling may spare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuadraticJoin {
     /// The pairs that it compares, if statistics tell.
     pub pairs: Option<u128>,
-    /// Whether it compares those with equal keys only.
-    pub has_keys: bool,
-    /// Why it is no range join, and what to write instead, where there is something.
+    /// Which pairs these are, after a space: those with equal keys, or in its range. Empty for all.
+    pub which: &'static str,
+    /// Why, and what to write instead, where there is something.
     pub reason: String,
     /// The operators of its condition.
     operators: usize,
@@ -61,6 +64,14 @@ impl QuadraticJoin {
         conditions: &Conditions,
         options: &RmqOptions,
     ) -> Option<Self> {
+        if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
+            return Self::of_alternatives(join, conditions);
+        }
+        if let Some(join) = plan.downcast_ref::<HashJoinExec>()
+            && join.filter().is_none()
+        {
+            return Self::of_repeated_keys(join);
+        }
         let operators = filter_of(plan).map_or(0, operators);
         let why_not_ours = || Some(conditions.named_in(why_not_ours(plan, options)?));
         if plan.is::<HashJoinExec>() || plan.is::<SortMergeJoinExec>() {
@@ -75,7 +86,7 @@ impl QuadraticJoin {
             }
             return Some(Self {
                 pairs,
-                has_keys: true,
+                which: EQUAL_KEYS,
                 reason: why_not_ours()?,
                 operators,
             });
@@ -94,15 +105,64 @@ impl QuadraticJoin {
         let pairs = left.zip(right).map(|(l, r)| l as u128 * r as u128);
         let reason = if is_crossed {
             // Every pair is in the result, which may be what is wanted.
-            pairs.filter(|pairs| are_slow_to_join(*pairs, operators))?;
+            if pairs.is_some_and(|pairs| !are_slow_to_join(pairs, operators)) {
+                return None;
+            }
             "it has no condition".to_string()
         } else {
             why_not_ours()?
         };
         Some(Self {
             pairs,
-            has_keys: false,
+            which: "",
             reason,
+            operators,
+        })
+    }
+
+    /// A range join that compares so many pairs of a range which has all alternatives of an OR that it is slow.
+    fn of_alternatives(join: &RangeJoinExec, conditions: &Conditions) -> Option<Self> {
+        let rows = join.returned_rows()?;
+        if rows.join_type != JoinType::Inner || rows.limit.is_some() || rows.threshold().is_some() {
+            return None;
+        }
+        let build_column = |index: usize| Ok(rows.build_columns[index]);
+        let filter = renumbered(rows.residual()?, build_column).ok()?;
+        let reason = why_wide_range(&filter, join.probe(), join.build())?;
+        let (pairs, operators) = (pairs_in_ranges(join).ok()??, operators(&filter));
+        are_slow_to_join(pairs, operators).then(|| Self {
+            pairs: Some(pairs),
+            which: " in its range",
+            reason: conditions.named_in(reason),
+            operators,
+        })
+    }
+
+    /// A join without a further condition that finds out which rows of one side have a row of the other, and reads so
+    /// many of these for each key that it is slow.
+    fn of_repeated_keys(join: &HashJoinExec) -> Option<Self> {
+        use JoinType::{LeftAnti, LeftMark, LeftSemi, RightAnti, RightMark, RightSemi};
+        let searched = match join.join_type() {
+            LeftSemi | LeftAnti | LeftMark => join.right(),
+            RightSemi | RightAnti | RightMark => join.left(),
+            _ => return None,
+        };
+        if below_moves(searched).is::<AggregateExec>() {
+            return None;
+        }
+        let sides = Sides {
+            on: join.on(),
+            probe: join.left(),
+            build: join.right(),
+        };
+        let pairs = equal_pairs(&sides).ok()??;
+        let operators = 0;
+        are_slow_to_join(pairs, operators).then(|| Self {
+            pairs: Some(pairs),
+            which: EQUAL_KEYS,
+            reason: "it looks for one row of each key among all that have it: write IN (SELECT DISTINCT …), or for \
+                     EXISTS FROM (SELECT DISTINCT …)"
+                .to_string(),
             operators,
         })
     }
@@ -127,6 +187,41 @@ impl QuadraticJoin {
         }
         found
     }
+}
+
+const EQUAL_KEYS: &str = " with equal keys";
+
+/// The plan whose rows this one returns, with other columns or in other partitions.
+fn below_moves(mut plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    while plan.is::<ProjectionExec>()
+        || plan.is::<RepartitionExec>()
+        || plan.is::<CoalescePartitionsExec>()
+    {
+        let [below] = plan.children()[..] else {
+            break;
+        };
+        plan = below;
+    }
+    plan
+}
+
+/// About how many pairs are in the ranges of a range join, if something tells.
+fn pairs_in_ranges(join: &RangeJoinExec) -> Result<Option<u128>> {
+    let spec = join.spec();
+    let sides = Sides {
+        on: &spec.on,
+        probe: join.probe(),
+        build: join.build(),
+    };
+    let rows = rows_in_range(&sides, &spec.key, &spec.bounds)?;
+    let pairs = rows.zip(expected_rows(join.probe()));
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, which is positive"
+    )]
+    Ok(pairs.map(|(rows, ranges)| (rows * ranges as f64) as u128))
 }
 
 fn filter_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&JoinFilter> {
@@ -180,34 +275,13 @@ fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
     if aggregate.mode().input_mode() != AggregateInputMode::Raw {
         return Ok(None);
     }
-    let mut input = aggregate.input();
-    while input.is::<ProjectionExec>() || input.is::<RepartitionExec>() {
-        let [below] = input.children()[..] else {
-            break;
-        };
-        input = below;
-    }
+    let input = below_moves(aggregate.input());
     let (sides, pairs) = if let Some(join) = input.downcast_ref::<RangeJoinExec>() {
         let rows = join.returned_rows();
         if rows.is_none_or(|rows| rows.returns_build_rows() || rows.limit.is_some()) {
             return Ok(None);
         }
-        let spec = join.spec();
-        let sides = Sides {
-            on: &spec.on,
-            probe: join.probe(),
-            build: join.build(),
-        };
-        let rows = rows_in_range(&sides, &spec.key, &spec.bounds)?;
-        let pairs = rows.zip(expected_rows(join.probe()));
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "an estimate, which is positive"
-        )]
-        let pairs = pairs.map(|(rows, ranges)| (rows * ranges as f64) as u128);
-        (sides, pairs)
+        ([join.probe(), join.build()], pairs_in_ranges(join)?)
     } else if let Some(join) = input.downcast_ref::<HashJoinExec>() {
         use JoinType::{Full, Inner, Left, Right};
         if !matches!(join.join_type(), Inner | Left | Right | Full) {
@@ -218,11 +292,11 @@ fn aggregated_pairs(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u128>> {
             probe: join.left(),
             build: join.right(),
         };
-        (sides, equal_pairs(&sides)?)
+        ([join.left(), join.right()], equal_pairs(&sides)?)
     } else {
         return Ok(None);
     };
-    let rows = [sides.probe, sides.build].map(expected_rows);
+    let rows = sides.map(expected_rows);
     let rows = rows.into_iter().flatten().max().unwrap_or(0) as u128;
     let fewest = rows.saturating_mul(MANY_PAIRS_A_ROW);
     Ok(pairs.filter(|pairs| *pairs >= fewest && are_slow_to_aggregate(*pairs)))
@@ -271,12 +345,8 @@ impl PhysicalOptimizerRule for NoteQuadraticJoins {
             }
             Ok(match QuadraticJoin::from_plan(&plan, &self.conditions, &options) {
                 Some(join) => {
-                    let keys = if join.has_keys {
-                        " with equal keys"
-                    } else {
-                        ""
-                    };
-                    let note = format!("compares every pair of rows{keys}: {}", join.reason);
+                    let QuadraticJoin { which, reason, .. } = join;
+                    let note = format!("compares every pair of rows{which}: {reason}");
                     Transformed::yes(Arc::new(NoteExec::new(plan, note)) as _)
                 }
                 None => Transformed::no(plan),

@@ -7,13 +7,13 @@ use std::sync::{Arc, Weak};
 use arrow::datatypes::FieldRef;
 use datafusion_catalog::{CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion_common::{
     Column, DFSchema, DataFusionError, ResolvedTableReference, Result, TableReference,
     exec_datafusion_err, plan_err,
 };
 use futures::FutureExt;
 
+use crate::common::similar_names::did_you_mean;
 use rmq_arrow::common::ordered_type::check_ordered;
 
 /// A column of a registered table, with the table's full name.
@@ -221,30 +221,8 @@ fn unknown_table(
     table: &ResolvedTableReference,
     catalogs: &Arc<dyn CatalogProviderList>,
 ) -> DataFusionError {
-    /// The least similarity of a suggestion; DataFusion uses the same bound for columns.
-    const MIN_SIMILARITY: f64 = 0.5;
-    let known = schema_of(catalogs, table)
-        .map(|schema| schema.table_names())
-        .unwrap_or_default();
-    let similarity =
-        |name: &str| normalized_levenshtein(&name.to_lowercase(), &table.table.to_lowercase());
-    let mut similar: Vec<_> = known
-        .iter()
-        .map(|name| (similarity(name), name))
-        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
-        .collect();
-    similar.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    let hint = match similar.as_slice() {
-        [] => String::new(),
-        similar => {
-            let names: Vec<_> = similar
-                .iter()
-                .take(3)
-                .map(|(_, name)| format!("'{name}'"))
-                .collect();
-            format!(". Did you mean {}?", names.join(" or "))
-        }
-    };
+    let known = schema_of(catalogs, table).map(|schema| schema.table_names());
+    let hint = did_you_mean(&table.table, known.unwrap_or_default());
     DataFusionError::Plan(format!("{function}: table '{table}' not found{hint}"))
 }
 

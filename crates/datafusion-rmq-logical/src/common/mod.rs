@@ -5,5 +5,6 @@
 pub mod column_ref;
 pub mod inputs;
 pub mod options;
+pub mod similar_names;
 pub mod sql_text;
 pub mod unique_id;

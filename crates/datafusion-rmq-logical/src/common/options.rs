@@ -9,6 +9,7 @@ use std::sync::Weak;
 use datafusion_common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion_common::{DataFusionError, Result, config_err};
 
+use crate::common::similar_names::did_you_mean;
 use rmq_engine::cuda::CudaOptions;
 
 /// The options of range queries and range joins, with the prefix `rmq`.
@@ -247,8 +248,13 @@ impl ExtensionOptions for RmqOptions {
             }
             "index_schema" => self.index_schema = parse_schema(value)?,
             _ => {
-                let known = HELP.map(|(name, _)| name).join(", ");
-                return config_err!("there is no option rmq.{key}; there are {known}");
+                let known = HELP.map(|(name, _)| name);
+                let similar = did_you_mean(key, known.map(str::to_string));
+                if similar.is_empty() {
+                    let known = known.join(", ");
+                    return config_err!("there is no option rmq.{key}; there are {known}");
+                }
+                return config_err!("there is no option rmq.{key}{similar}");
             }
         }
         let bounds_memory = ["keep_indexes", "index_memory_limit", "device_memory_limit"];

@@ -21,6 +21,7 @@ use crate::expr::distance::DistanceUdf;
 use crate::expr::float_bound::FloatBoundUdf;
 use crate::expr::interval_bound::IntervalBoundUdf;
 use crate::expr::key_bound::KeyBoundUdf;
+use crate::expr::late_error::FallibleUdf;
 use crate::expr::length_bound::LengthBoundUdf;
 use crate::expr::shifted_bound::ShiftedBoundUdf;
 use crate::expr::text_range::TextRangeUdf;
@@ -115,7 +116,7 @@ fn is_infallible_call<E: Operand>(
     let is_bound = inner.is::<KeyBoundUdf>() || inner.is::<FloatBoundUdf>();
     let is_bound = is_bound || inner.is::<ShiftedBoundUdf>() || inner.is::<TextRangeUdf>();
     let is_bound = is_bound || inner.is::<LengthBoundUdf>();
-    if is_bound || inner.is::<DistanceUdf>() {
+    if is_bound || inner.is::<DistanceUdf>() || inner.is::<FallibleUdf>() {
         return Ok(true);
     }
     let types = arguments.iter().map(|argument| argument.data_type(schema));

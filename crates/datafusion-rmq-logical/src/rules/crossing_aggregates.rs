@@ -131,9 +131,10 @@ impl AggregateDecomposition<'_> {
         }
         let limits = limits.with_values(|value| {
             call.params.args.iter().try_fold(value, |value, argument| {
-                Ok(match argument.nullable(self.build)? {
-                    true => when(argument.clone().is_not_null(), value).end()?,
-                    false => value,
+                Ok(if argument.nullable(self.build)? {
+                    when(argument.clone().is_not_null(), value).end()?
+                } else {
+                    value
                 })
             })
         })?;

@@ -46,7 +46,7 @@ use crate::rules::correlated_aggregate::of_types;
 use crate::rules::distance::KeyDistance;
 use crate::rules::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::rules::open_ends::as_comparison;
-use crate::rules::order_by::{check_order, order_by_all};
+use crate::rules::order_by::{check_order, order_by_all, order_late};
 use rmq_arrow::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
@@ -92,7 +92,8 @@ impl CorrelatedRows {
             is_in_order,
         } = match_in_order(&conditions, order_by, probe, &build)?;
         let mut by_distance = None;
-        let order_by = if let Some(mut distance) = distance {
+        let key = condition.key.clone();
+        let mut order_by = if let Some(mut distance) = distance {
             // The point of a row that meets no condition is not evaluated.
             if let Some(filter) = probe_filter {
                 distance.point = when(filter, distance.point).end()?;
@@ -116,6 +117,7 @@ impl CorrelatedRows {
             check_order(&order_by, build.schema())?;
             order_by
         };
+        order_late(&mut condition, &mut order_by, &key, build.schema())?;
         build = condition.filter_build(build)?;
 
         // An expression has a value only where there is a row: a constant of the build side tells, which is NULL

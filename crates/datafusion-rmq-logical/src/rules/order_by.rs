@@ -1,13 +1,15 @@
 //! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they
 //! come.
 
-use datafusion_common::{DFSchema, ScalarValue};
+use datafusion_common::{DFSchema, Result, ScalarValue};
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
 use crate::common::sql_text::sql_text;
+use crate::conditions::infallible::is_infallible;
 use crate::conditions::lossless_casts::without_lossless_casts;
 use crate::conditions::rejection::{Match, reject};
+use crate::expr::late_error::{RaiseUdf, error_or_null, value_or_null};
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::rules::condition_parts::Condition;
 
@@ -38,7 +40,7 @@ pub fn order_by_all(
     };
     let key = std::mem::replace(&mut condition.key, ordered);
     if !condition.bounds.is_empty() {
-        condition.add_build_filter(key.is_not_null());
+        condition.add_build_filter(is_not_known_null(key, schema)?);
     }
     for (comparison, bound) in &mut condition.bounds {
         let of_all = OrderBoundUdf::new(Some(1 + then_by.len()));
@@ -46,6 +48,37 @@ pub fn order_by_all(
         *bound = udf.call(vec![std::mem::take(bound)]);
     }
     Ok(true)
+}
+
+/// That a key is not NULL. One that fails is kept: its error waits for rows with its equality keys.
+fn is_not_known_null(key: Expr, schema: &DFSchema) -> Result<Expr> {
+    if is_infallible(&key, schema)? {
+        return Ok(key.is_not_null());
+    }
+    Ok(value_or_null(&key.is_null(), schema)?.is_not_true())
+}
+
+/// Makes the range key fail where an expression of another order may, and that expression NULL there: the errors of the
+/// range key wait for rows with its equality keys. `key` is the range key as the query has it.
+pub fn order_late(
+    condition: &mut Condition,
+    order_by: &mut [SortExpr],
+    key: &Expr,
+    build: &DFSchema,
+) -> Result<()> {
+    for order in order_by {
+        if is_infallible(&order.expr, build)? {
+            continue;
+        }
+        let value = value_or_null(&order.expr, build)?;
+        if order.expr != *key
+            && let Some(error) = error_or_null(&value)
+        {
+            condition.key = RaiseUdf::call(error, std::mem::take(&mut condition.key));
+        }
+        order.expr = value;
+    }
+    Ok(())
 }
 
 /// Rejects expressions by whose bytes rows can't be ordered.

@@ -191,7 +191,7 @@ impl Limits {
         let (Some(limits), Some(filter)) = (&limits, conjunction(of_build)) else {
             return Ok(limits);
         };
-        let limits = limits.with_values(|value| Ok(when(filter.clone(), value).end()?))?;
+        let limits = limits.with_values(|value| when(filter.clone(), value).end())?;
         let is_possible = limits.first.is_possible(probe, build)?;
         Ok(is_possible.then_some(limits))
     }

@@ -97,3 +97,22 @@ fn keep_going_reports_all_errors() {
         "a\n1\n"
     );
 }
+
+#[test]
+fn a_refusal_does_not_name_the_rule_that_found_it() {
+    let tables = "CREATE TABLE a AS SELECT 1 AS x; CREATE TABLE b AS SELECT 2 AS y;";
+    let of_unnesting = "SELECT x, (WITH RECURSIVE r(n) AS (SELECT x UNION ALL SELECT n + 1 FROM r WHERE n < 9) SELECT max(n) \
+                        FROM r) FROM a";
+    let of_analysis = "SELECT x IN (SELECT nullif(y, 3) + random()::INT FROM b WHERE y < x) FROM a";
+    for (query, said) in [
+        (
+            of_unnesting,
+            "its WITH RECURSIVE r depends on outer columns",
+        ),
+        (of_analysis, "has no plan with random()"),
+    ] {
+        let refused = args(&["-q", "-c", tables, "-c", query]);
+        assert!(!refused.err.contains("caused by"), "{refused:?}");
+        refused.fails(1, &["Error: Error during planning: a subquery ", said]);
+    }
+}

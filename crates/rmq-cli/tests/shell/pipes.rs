@@ -58,6 +58,14 @@ fn bytes_that_are_no_text_are_an_error_of_their_statement() {
 fn a_missing_table_has_a_suggestion() {
     let create = "CREATE TABLE prices AS SELECT 1 AS a; CREATE TABLE trades AS SELECT 1 AS a; SELECT * FROM pricse";
     args(&["-c", create]).fails(1, &["there is no table 'pricse'. Did you mean 'prices'?"]);
+    for missing in ["DROP TABLE trads", "\\d trads"] {
+        let script = format!("CREATE TABLE trades AS SELECT 1 AS a;\n{missing};\n");
+        let said = "there is no table 'trads'. Did you mean 'trades'?";
+        piped(&["-q"], &script).fails(1, &[said]);
+    }
+    let short = "CREATE TABLE q AS SELECT 1 AS a; SELECT * FROM qq";
+    args(&["-c", short]).fails(1, &["there is no table 'qq'. Did you mean 'q'?"]);
+    args(&["-c", "DROP TABLE quotes"]).fails(1, &["Table 'quotes' doesn't exist."]);
     args(&["-c", "SELECT * FROM quotes"]).fails(1, &["table 'datafusion.public.quotes' not found"]);
 }
 

@@ -7,11 +7,16 @@
 //!
 //! Where the distance does not grow all the way to both ends of a range (`Distance::grows`), all its rows are
 //! candidates.
+//!
+//! From a NULL no row has a distance, and the further order alone tells rows apart. Without a further condition, all
+//! probe rows of a batch with such a point and the same range have the same matches, which are searched once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::buffer::NullBuffer;
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
@@ -33,6 +38,10 @@ pub(crate) struct ClosestMatches {
     up_to_point: Ranges,
     /// Whether the distance grows to both ends of a range.
     grows: Vec<bool>,
+    /// For each probe row whether its matches depend on its range alone.
+    by_range: Vec<bool>,
+    /// The matches of the ranges of such rows that have been begun, empty until they are known.
+    matches_of_ranges: HashMap<Range<u32>, Vec<u32>>,
     /// The most candidates that are taken at once.
     slice_rows: usize,
 }
@@ -51,6 +60,8 @@ struct PointSearch {
     /// The most candidates that are taken next on each side.
     candidates: usize,
     found: Vec<ClosestMatch>,
+    /// The range, if its matches are those of all rows with this range that have no point.
+    shared: Option<Range<u32>>,
     is_done: bool,
 }
 
@@ -67,18 +78,24 @@ struct ClosestMatch {
 
 impl ClosestMatches {
     /// The search in these ranges, one for each row of a probe batch. `up_to_point` has for each the rows up to its
-    /// point, which may begin before the range and end after it.
+    /// point, which may begin before the range and end after it, and which rows have no point.
     pub(crate) fn try_new(
-        up_to_point: Ranges,
+        (up_to_point, no_points): (Ranges, Option<NullBuffer>),
         ranges: Ranges,
         limit: RowLimit,
-        distance: &PairDistance,
+        (join, distance): (&RowJoin, &PairDistance),
         batch: &RecordBatch,
         build: &BuildSide,
         slice_rows: usize,
     ) -> Result<Self> {
         let grows = grows_to_both_ends(&ranges, &distance.grows, batch, build)?;
+        // Matches of a whole range are not kept.
+        let may_share = join.residual().is_none() && limit.fetch.is_some();
+        let has_no_point = |row| no_points.as_ref().is_some_and(|nulls| nulls.is_null(row));
+        let by_range = (0..ranges.len()).map(|row| may_share && has_no_point(row));
         Ok(Self {
+            by_range: by_range.collect(),
+            matches_of_ranges: HashMap::new(),
             limit,
             window: SearchWindow::new(ranges, slice_rows),
             up_to_point,
@@ -133,8 +150,17 @@ impl ClosestMatches {
         let candidates = self.needed().min(self.slice_rows);
         let mut slice = CandidateSlice::default();
         let begin = |row: u32, range: Range<u32>| {
-            let (row_index, is_empty) = (row as usize, range.is_empty() || candidates == 0);
-            let range = if is_empty { 0..0 } else { range };
+            let row_index = row as usize;
+            let shared = self.by_range[row_index].then(|| range.clone());
+            let is_searched = match shared.clone().map(|r| self.matches_of_ranges.entry(r)) {
+                Some(Entry::Vacant(entry)) => {
+                    entry.insert(vec![]);
+                    false
+                }
+                found => found.is_some(),
+            };
+            let is_done = is_searched || range.is_empty() || candidates == 0;
+            let range = if is_done { 0..0 } else { range };
             let up_to_point = self.up_to_point.rows_of(row_index)?;
             // Without a row up to the point, all are after it.
             let point = up_to_point.end.clamp(range.start, range.end);
@@ -147,7 +173,8 @@ impl ClosestMatches {
                 grows: self.grows[row_index],
                 candidates,
                 found: vec![],
-                is_done: is_empty,
+                shared,
+                is_done,
             })
         };
         let take = |number, search: &mut PointSearch, room| {
@@ -178,11 +205,19 @@ impl ClosestMatches {
         while let Some(mut search) = searches.pop_front_if(|search| search.is_done) {
             search.found.sort_unstable();
             let found = search.found.iter().skip(skip);
-            let mut found = found.take(fetch.unwrap_or(usize::MAX)).peekable();
-            if found.peek().is_none() {
+            let found = found.take(fetch.unwrap_or(usize::MAX));
+            let mut found: Vec<u32> = found.map(|found| found.position).collect();
+            if let Some(range) = search.shared {
+                // The row that has searched them comes first.
+                let known = self.matches_of_ranges.entry(range).or_default();
+                known.append(&mut found);
+                found.clone_from(known);
+            }
+            if found.is_empty() {
                 returned(search.row, None);
             }
-            found.for_each(|found| returned(search.row, Some(found.position)));
+            let found = found.into_iter();
+            found.for_each(|position| returned(search.row, Some(position)));
         }
     }
 }

@@ -98,7 +98,7 @@ impl PairSearch {
                         partition.find_up_to_point(distance, &batch, &ranges, build)?,
                         ranges,
                         limit,
-                        distance,
+                        (join, distance),
                         &batch,
                         build,
                         slice_rows,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::buffer::BooleanBuffer;
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
@@ -301,20 +301,21 @@ impl ProbePartition {
     }
 
     /// For each row of a batch, which matches these ranges, the positions of the build side with its equality keys up
-    /// to the point from which its matches are ordered by their distance.
+    /// to the point from which its matches are ordered by their distance, and which rows have a point that is not NULL.
     pub(crate) fn find_up_to_point(
         &self,
         distance: &PairDistance,
         batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
-    ) -> Result<Ranges> {
+    ) -> Result<(Ranges, Option<NullBuffer>)> {
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
+        let nulls = points.logical_nulls();
         let rows = build.rows();
         rows.narrow(&mut up_to_point, &[(Comparison::AtMost, points)])?;
-        Ok(up_to_point.into())
+        Ok((up_to_point.into(), nulls))
     }
 
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows

@@ -170,9 +170,10 @@ impl ReadRows {
     /// DataFusion's.
     pub(super) fn reached(&self, reach: Reach) -> Result<Arc<dyn ExecutionPlan>> {
         let keys = reach.keys().unwrap_or_default();
-        let reach = match self.compares_equality_keys {
-            true => reach,
-            false => reach.of_all_equality_keys(),
+        let reach = if self.compares_equality_keys {
+            reach
+        } else {
+            reach.of_all_equality_keys()
         };
         let batches = self.batches.iter();
         let batches = batches.filter(|(_, ends)| keys.meets(*ends));
