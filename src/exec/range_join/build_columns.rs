@@ -148,19 +148,23 @@ impl BuildColumns {
         self.may_merge() || self.may_divide && !returns_ranges
     }
 
-    /// The structures that the join needs of each value.
-    pub(crate) fn structures(&self) -> Vec<Structures> {
-        let mut needed = vec![Structures::default(); self.values(&self.expressions).len()];
+    /// The structures that the join needs of each of the first `values` values.
+    pub(crate) fn structures(&self, values: usize) -> Vec<Structures> {
+        let mut all = vec![Structures::default(); values];
         for column in &self.row_columns {
-            needed[*column].add(Structure::Rows);
+            if let Some(needed) = all.get_mut(*column) {
+                needed.add(Structure::Rows);
+            }
         }
         for aggregate in &self.aggregates {
             let entry = aggregate.entry();
             for (argument, column) in aggregate.arguments.iter().enumerate() {
-                needed[*column].extend(entry.needs_of(argument));
+                if let Some(needed) = all.get_mut(*column) {
+                    needed.extend(entry.needs_of(argument));
+                }
             }
         }
-        needed
+        all
     }
 
     /// The same columns with other aggregates.

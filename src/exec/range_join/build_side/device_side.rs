@@ -166,7 +166,8 @@ impl DeviceBuilder {
             known: 0,
             columns: vec![],
         };
-        let needs = columns.structures().into_iter().enumerate();
+        let needs = columns.structures(columns.values(&types).len());
+        let needs = needs.into_iter().enumerate();
         let values = builder.add_columns(needs)?;
         let groups = grouped.parts.as_ref().map(|parts| RowGroups {
             parts: parts.iter().map(GroupedRows::for_devices).collect(),

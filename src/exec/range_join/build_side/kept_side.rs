@@ -107,7 +107,7 @@ impl JoinValues {
 
     /// The structures that the join needs of each.
     pub(super) fn needs(&self) -> Vec<Structures> {
-        self.columns.structures()
+        self.columns.structures(self.values.len())
     }
 
     /// What is missing, where this is built of each: the indexes of values, and what of them.

@@ -327,7 +327,7 @@ impl SideWriter {
             types,
             values,
         } = &self.values;
-        let needs = columns.structures();
+        let needs = columns.structures(values.len());
         for (number, value) in values.iter().enumerate() {
             let data_type = &columns.values(types)[number];
             let is_added = self

@@ -109,7 +109,7 @@ impl SortAndIndex {
         let Sorted { side, columns } = self.sort(rows)?;
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
-        let needs = self.columns.structures();
+        let needs = self.columns.structures(columns.len());
         let check = || self.waiting.check();
         let permutation = side.permutation(self.workers(&check))?;
         let memory = &side.permutation_memory;
