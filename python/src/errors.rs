@@ -1,6 +1,7 @@
 //! Exceptions: the hierarchy of the DB-API (PEP 249), as far as the native part raises it.
 
 use datafusion::error::DataFusionError;
+use datafusion_rmq::parts::without_rule_names;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -39,7 +40,7 @@ create_exception!(
 
 /// Makes an exception of an error of DataFusion.
 pub fn from_datafusion(error: DataFusionError) -> PyErr {
-    let text = error.strip_backtrace();
+    let text = without_rule_names(&error.strip_backtrace());
     let text = not_local(&text).unwrap_or_else(|| without_bug_report(text));
     match error.find_root() {
         DataFusionError::SQL(..)

@@ -600,3 +600,12 @@ def test_types_are_those_of_the_schema():
 def test_files_elsewhere_are_named(statement):
     with pytest.raises(rmq.DatabaseError, match=r"s3://bucket.*: SQL reads and writes local files only; read others with polars"):
         rmq.connect().sql(statement).fetchall()
+
+
+def test_refusals_do_not_name_the_rule_that_found_them():
+    con = rmq.connect()
+    con.sql("CREATE TABLE a AS SELECT 1 AS x").fetchall()
+    query = "SELECT x, (WITH RECURSIVE r(n) AS (SELECT x UNION ALL SELECT n + 1 FROM r WHERE n < 9) SELECT max(n) FROM r) FROM a"
+    with pytest.raises(rmq.ProgrammingError, match=r"^Error during planning: a subquery .*WITH RECURSIVE r") as raised:
+        con.sql(query).fetchall()
+    assert "caused by" not in str(raised.value)

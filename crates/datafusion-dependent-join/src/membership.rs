@@ -122,22 +122,23 @@ pub(crate) fn of_any_row(expr: Expr) -> Result<Transformed<Expr>> {
     let Expr::Exists(exists) = &expr else {
         return Ok(Transformed::no(expr));
     };
-    let (mut plan, mut found) = (&exists.subquery.subquery, None);
+    let (mut rows, mut is_found) = (&exists.subquery.subquery, false);
     loop {
-        plan = match plan.as_ref() {
+        rows = match rows.as_ref() {
             LogicalPlan::Projection(projection) => &projection.input,
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => &sort.input,
-            LogicalPlan::Distinct(distinct) => found.insert(distinct.input()),
+            LogicalPlan::Distinct(distinct) => {
+                is_found = true;
+                distinct.input()
+            }
             LogicalPlan::Aggregate(aggregate) if has_only_keys(aggregate) => {
-                found.insert(&aggregate.input)
+                is_found = true;
+                &aggregate.input
             }
             _ => break,
         };
     }
-    let Some(rows) = found else {
-        return Ok(Transformed::no(expr));
-    };
-    if only_equals_outer(rows)? {
+    if !is_found || only_equals_outer(rows)? {
         return Ok(Transformed::no(expr));
     }
     // Columns of several tables may have the same names.
