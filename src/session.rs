@@ -398,6 +398,9 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
 /// after them says what is refused.
 #[must_use]
 pub fn without_rule_names(error: &str) -> String {
+    if !error.contains("\ncaused by\n") {
+        return error.to_string();
+    }
     let others = Optimizer::new();
     let is_other = |name: &str| others.rules.iter().any(|rule| rule.name() == name);
     let rules = with_rules(Optimizer::new(), &Planner::Replace(vec![])).rules;

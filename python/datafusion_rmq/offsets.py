@@ -75,7 +75,7 @@ class Shift:
     parts: tuple[tuple[int, str], ...] = ()
 
     def text(self) -> str:
-        """The offset as a text that means it, a duration in the coarsest unit of which it is a whole number."""
+        """The offset as a text that means it, a duration as a whole number of the coarsest unit."""
         if self.number is not None:
             return f"{self.number}"
         least, most = self.least_and_most()

@@ -12,7 +12,7 @@ use datafusion_expr::{
     UserDefinedLogicalNode, lit,
 };
 
-use crate::exprs::{columns, group_keys, substituted};
+use crate::exprs::{columns, group_keys, has_grouping_sets, substituted};
 use crate::outer::subquery_of;
 use crate::ties::{has_same_first_rows, has_same_values, is_total_sort, takes_same_rows};
 
@@ -78,9 +78,7 @@ pub(crate) fn source(
             let new = on.select_expr.iter().cloned().map(Expr::unalias);
             below(plan, &on.input, new.collect(), exprs, repeats_rows)
         }
-        LogicalPlan::Aggregate(aggregate)
-            if !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
-        {
+        LogicalPlan::Aggregate(aggregate) if !has_grouping_sets(aggregate) => {
             let keys = group_keys(aggregate);
             below(plan, &aggregate.input, keys, exprs, repeats_rows)
         }

@@ -9,6 +9,11 @@ pub(crate) fn columns(columns: Vec<Column>) -> Vec<Expr> {
     columns.into_iter().map(Expr::Column).collect()
 }
 
+/// Whether an aggregate has grouping sets.
+pub(crate) fn has_grouping_sets(aggregate: &Aggregate) -> bool {
+    matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)])
+}
+
 /// The grouping expressions of an aggregate without grouping sets, one for each of the first columns of its schema: one
 /// that is named twice is one column.
 pub(crate) fn group_keys(aggregate: &Aggregate) -> Vec<Expr> {

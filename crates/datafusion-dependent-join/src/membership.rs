@@ -12,6 +12,7 @@ use datafusion_expr::{
 };
 
 use crate::domain::is_set;
+use crate::exprs::has_grouping_sets;
 use crate::outer::{outer_of_expr, subquery_of};
 
 /// Whether the rows of a subquery have one that matches.
@@ -170,8 +171,7 @@ fn only_equals_outer(plan: &LogicalPlan) -> Result<bool> {
 
 /// Whether an aggregate has a row for each key, and none without rows.
 fn has_only_keys(aggregate: &Aggregate) -> bool {
-    let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_));
-    !aggregate.group_expr.is_empty() && !aggregate.group_expr.iter().any(is_set)
+    !aggregate.group_expr.is_empty() && !has_grouping_sets(aggregate)
 }
 
 /// What one row of the set decides.

@@ -7,6 +7,7 @@ use datafusion_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
 
 use crate::branches::{CannotFail, may_fail};
 use crate::domain::leaves_some;
+use crate::exprs::has_grouping_sets;
 use crate::input::Place;
 use crate::membership::Membership;
 use crate::outer::{has_outer, is_correlated, outer_of, outer_of_expr, subquery_of};
@@ -85,8 +86,7 @@ fn is_filtered(mut plan: &LogicalPlan, has_value: bool) -> Result<bool> {
             LogicalPlan::Distinct(Distinct::All(input)) => input,
             // Further groups are no further values.
             LogicalPlan::Aggregate(aggregate)
-                if aggregate.aggr_expr.is_empty()
-                    && !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
+                if aggregate.aggr_expr.is_empty() && !has_grouping_sets(aggregate) =>
             {
                 &aggregate.input
             }

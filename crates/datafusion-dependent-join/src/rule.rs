@@ -26,7 +26,9 @@ use crate::last_aggregate::LastAggregate;
 use crate::lifting::lift;
 use crate::membership::of_any_row;
 use crate::null_safe::all_same;
-use crate::outer::{has_outer, is_correlated, lateral, outer_of, subquery_of, within_node};
+use crate::outer::{
+    has_outer, has_subquery, is_correlated, lateral, outer_of, subquery_of, within_node,
+};
 use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
 use crate::simple::Rows;
@@ -67,9 +69,13 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
         };
         let mut is_new = false;
         let lifted = with_laterals(plan, &[])?.transform_up_with_subqueries(|node| {
-            let node = node
-                .map_expressions(|expr| expr.transform_up(of_any_row))?
-                .data;
+            let node = match has_subquery(&node)? {
+                true => {
+                    node.map_expressions(|expr| expr.transform_up(of_any_row))?
+                        .data
+                }
+                false => node,
+            };
             let lifted = lift(node, &lifting)?;
             is_new |= lifted.transformed;
             match is_new {

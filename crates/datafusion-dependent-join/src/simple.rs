@@ -25,7 +25,7 @@ use datafusion_optimizer::OptimizerConfig;
 
 use crate::domain::{is_set, leaves_some};
 use crate::elimination::joins::join_of;
-use crate::exprs::{columns, group_keys, named, substituted};
+use crate::exprs::{columns, group_keys, has_grouping_sets, named, substituted};
 use crate::outer::{from_outer, has_outer, is_correlated, lateral, outer_of_expr, subquery_of};
 use crate::refusal::{Found, refuse};
 
@@ -106,7 +106,7 @@ impl Pulling<'_> {
             LogicalPlan::Aggregate(aggregate)
                 if self.is_set
                     && aggregate.aggr_expr.is_empty()
-                    && !matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) =>
+                    && !has_grouping_sets(aggregate) =>
             {
                 let exprs = named(group_keys(aggregate), &aggregate.schema);
                 let projection = Projection::try_new(exprs, Arc::clone(&aggregate.input))?;

@@ -120,7 +120,7 @@ impl QuadraticJoin {
         })
     }
 
-    /// A range join that compares so many pairs of a range which has all alternatives of an OR that it is slow.
+    /// A range join that is slow, as its range has all alternatives of an OR and very many pairs.
     fn of_alternatives(join: &RangeJoinExec, conditions: &Conditions) -> Option<Self> {
         let rows = join.returned_rows()?;
         if rows.join_type != JoinType::Inner || rows.limit.is_some() || rows.threshold().is_some() {
@@ -138,8 +138,8 @@ impl QuadraticJoin {
         })
     }
 
-    /// A join without a further condition that finds out which rows of one side have a row of the other, and reads so
-    /// many of these for each key that it is slow.
+    /// A join without a further condition that finds out which rows of one side have a row of the other. It is slow, as
+    /// very many of these have each key.
     fn of_repeated_keys(join: &HashJoinExec) -> Option<Self> {
         use JoinType::{LeftAnti, LeftMark, LeftSemi, RightAnti, RightMark, RightSemi};
         let searched = match join.join_type() {

@@ -8,7 +8,7 @@ const ALIKE: f64 = 0.5;
 /// The most names that are suggested.
 const MOST: usize = 3;
 
-/// The known names, of which each may have a qualifier, that are like this one, as a question; empty if there are none.
+/// The known names, each perhaps with a qualifier, that are like this one, as a question; empty if there are none.
 pub fn did_you_mean(name: &str, known: impl IntoIterator<Item = String>) -> String {
     let known = known.into_iter().map(|known| {
         let last = known.rsplit('.').next().unwrap_or(&known);

@@ -126,19 +126,14 @@ impl AggregateDecomposition<'_> {
             let count = self.rows_within(limits)?;
             return self.counted_rows(count);
         }
+        let mut are_known = vec![];
         for argument in &call.params.args {
             check_repeats(argument)?;
+            if argument.nullable(self.build)? {
+                are_known.push(argument.clone().is_not_null());
+            }
         }
-        let limits = limits.with_values(|value| {
-            call.params.args.iter().try_fold(value, |value, argument| {
-                Ok(if argument.nullable(self.build)? {
-                    when(argument.clone().is_not_null(), value).end()?
-                } else {
-                    value
-                })
-            })
-        })?;
-        let count = self.rows_within(&limits)?;
+        let count = self.rows_within(&limits.clone().of_rows(are_known)?)?;
         self.counted(count.clone(), count)
     }
 

@@ -32,7 +32,9 @@
 //! is sorted by itself and by its inverse (`order_zeros`), as zeros of both signs are equal keys, and MIN and MAX tell
 //! them apart.
 
-use datafusion_common::{DFSchema, DataFusionError, Result};
+use std::iter;
+
+use datafusion_common::{DFSchema, Result};
 use datafusion_expr::expr::AggregateFunction;
 use datafusion_expr::utils::conjunction;
 use datafusion_expr::{Expr, ExprSchemable, when};
@@ -50,7 +52,7 @@ use rmq_arrow::common::ordered_type::{is_ordered, value_type};
 use rmq_engine::Comparison;
 
 /// The comparison of a value of the build side with a threshold of the probe side.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Threshold {
     /// The value, over the build side.
     pub value: Expr,
@@ -60,10 +62,10 @@ pub struct Threshold {
 }
 
 /// The comparisons of a value of the build side that rows to be counted meet: one, or two from opposite sides.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Limits {
     pub first: Threshold,
-    /// Of the same value, but for lossless casts.
+    /// Of the same value, except for lossless casts.
     pub second: Option<Threshold>,
 }
 
@@ -187,11 +189,10 @@ impl Limits {
                 None => return Ok(None),
             }
         }
-        let limits = Self::try_new(thresholds, probe, build)?;
-        let (Some(limits), Some(filter)) = (&limits, conjunction(of_build)) else {
-            return Ok(limits);
+        let Some(limits) = Self::try_new(thresholds, probe, build)? else {
+            return Ok(None);
         };
-        let limits = limits.with_values(|value| when(filter.clone(), value).end())?;
+        let limits = limits.of_rows(of_build)?;
         let is_possible = limits.first.is_possible(probe, build)?;
         Ok(is_possible.then_some(limits))
     }
@@ -230,19 +231,15 @@ impl Limits {
         Ok(limits)
     }
 
-    /// The same limits of other values.
-    pub fn with_values(&self, mut value: impl FnMut(Expr) -> Result<Expr>) -> Result<Self> {
-        let mut of = |threshold: &Threshold| {
-            Ok::<_, DataFusionError>(Threshold {
-                value: value(threshold.value.clone())?,
-                comparison: threshold.comparison,
-                limit: threshold.limit.clone(),
-            })
-        };
-        Ok(Self {
-            first: of(&self.first)?,
-            second: self.second.as_ref().map(of).transpose()?,
-        })
+    /// The same limits of values that are NULL where one of these conditions does not hold.
+    pub fn of_rows(mut self, conditions: Vec<Expr>) -> Result<Self> {
+        if let Some(condition) = conjunction(conditions) {
+            for threshold in iter::once(&mut self.first).chain(&mut self.second) {
+                let value = std::mem::take(&mut threshold.value);
+                threshold.value = when(condition.clone(), value).end()?;
+            }
+        }
+        Ok(self)
     }
 }
 

@@ -38,12 +38,20 @@ pub(crate) struct ClosestMatches {
     up_to_point: Ranges,
     /// Whether the distance grows to both ends of a range.
     grows: Vec<bool>,
-    /// For each probe row whether its matches depend on its range alone.
-    by_range: Vec<bool>,
+    /// As in [`Points`].
+    known: Option<NullBuffer>,
     /// The matches of the ranges of such rows that have been begun, empty until they are known.
     matches_of_ranges: HashMap<Range<u32>, Vec<u32>>,
     /// The most candidates that are taken at once.
     slice_rows: usize,
+}
+
+/// The points of a probe batch, from which distances are counted.
+pub(crate) struct Points {
+    /// For each probe row the rows up to its point, which may begin before its range and end after it.
+    pub(crate) up_to: Ranges,
+    /// Which probe rows have a point, if the matches of the others depend on their ranges alone.
+    pub(crate) known: Option<NullBuffer>,
 }
 
 /// The search for the matches of one probe row.
@@ -77,28 +85,25 @@ struct ClosestMatch {
 }
 
 impl ClosestMatches {
-    /// The search in these ranges, one for each row of a probe batch. `up_to_point` has for each the rows up to its
-    /// point, which may begin before the range and end after it, and which rows have no point.
+    /// The search in these ranges, one for each row of a probe batch.
     pub(crate) fn try_new(
-        (up_to_point, no_points): (Ranges, Option<NullBuffer>),
+        points: Points,
         ranges: Ranges,
         limit: RowLimit,
-        (join, distance): (&RowJoin, &PairDistance),
+        distance: &PairDistance,
         batch: &RecordBatch,
         build: &BuildSide,
         slice_rows: usize,
     ) -> Result<Self> {
         let grows = grows_to_both_ends(&ranges, &distance.grows, batch, build)?;
         // Matches of a whole range are not kept.
-        let may_share = join.residual().is_none() && limit.fetch.is_some();
-        let has_no_point = |row| no_points.as_ref().is_some_and(|nulls| nulls.is_null(row));
-        let by_range = (0..ranges.len()).map(|row| may_share && has_no_point(row));
+        let known = points.known.filter(|_| limit.fetch.is_some());
         Ok(Self {
-            by_range: by_range.collect(),
+            known,
             matches_of_ranges: HashMap::new(),
             limit,
             window: SearchWindow::new(ranges, slice_rows),
-            up_to_point,
+            up_to_point: points.up_to,
             grows,
             slice_rows,
         })
@@ -151,7 +156,9 @@ impl ClosestMatches {
         let mut slice = CandidateSlice::default();
         let begin = |row: u32, range: Range<u32>| {
             let row_index = row as usize;
-            let shared = self.by_range[row_index].then(|| range.clone());
+            let known = self.known.as_ref();
+            let is_shared = known.is_some_and(|known| known.is_null(row_index));
+            let shared = is_shared.then(|| range.clone());
             let is_searched = match shared.clone().map(|r| self.matches_of_ranges.entry(r)) {
                 Some(Entry::Vacant(entry)) => {
                     entry.insert(vec![]);

@@ -92,19 +92,25 @@ impl PairSearch {
             }
             Some(limit) => {
                 let order = build.row_order.as_ref();
+                let has_condition = join.residual().is_some();
                 unbuilt_order = order.filter(|order| order.should_build(&ranges)).cloned();
                 match join.distance() {
                     Some(distance) => Rest::FromPoint(ClosestMatches::try_new(
-                        partition.find_up_to_point(distance, &batch, &ranges, build)?,
+                        partition.find_up_to_point(
+                            distance,
+                            &batch,
+                            &ranges,
+                            build,
+                            has_condition,
+                        )?,
                         ranges,
                         limit,
-                        (join, distance),
+                        distance,
                         &batch,
                         build,
                         slice_rows,
                     )?),
                     None => {
-                        let has_condition = join.residual().is_some();
                         let nearest = NearestMatches::new(ranges, limit, has_condition, slice_rows);
                         Rest::FromEnd(nearest)
                     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
@@ -22,6 +22,7 @@ use crate::exec::range_join::build_side::range_sources::RangeSources;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::probe::closest::Points;
 use crate::exec::range_join::probe::first_match::first_matches;
 use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
@@ -301,21 +302,24 @@ impl ProbePartition {
     }
 
     /// For each row of a batch, which matches these ranges, the positions of the build side with its equality keys up
-    /// to the point from which its matches are ordered by their distance, and which rows have a point that is not NULL.
+    /// to the point from which its matches are ordered by their distance. `has_condition` says whether these must meet
+    /// a further condition.
     pub(crate) fn find_up_to_point(
         &self,
         distance: &PairDistance,
         batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
-    ) -> Result<(Ranges, Option<NullBuffer>)> {
+        has_condition: bool,
+    ) -> Result<Points> {
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
         let points = evaluate_threshold(&distance.point, batch, ranges)?;
-        let nulls = points.logical_nulls();
+        let known = points.logical_nulls().filter(|_| !has_condition);
         let rows = build.rows();
         rows.narrow(&mut up_to_point, &[(Comparison::AtMost, points)])?;
-        Ok((up_to_point.into(), nulls))
+        let up_to = up_to_point.into();
+        Ok(Points { up_to, known })
     }
 
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows
