@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::{collect, execute_stream_partitioned};
 use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::{StreamExt, TryStreamExt};
+use tempfile::TempDir;
 
-use crate::pruning::{Files, Layout, ROWS, pruned_answer, register};
+use crate::pruning::{Files, Layout, ROWS, SMALL, pruned_answer, register};
 use crate::range_join::{answer, is_refusal, lines};
 use crate::support::{run, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
@@ -140,15 +142,35 @@ async fn sessions(
     );
     let p = run(&without, &p).await.expect(&p);
     let half = p.num_rows() / 2;
+    std::fs::create_dir(folder.join("p")).expect("a new folder");
     for (name, rows) in [
         ("a", p.slice(0, half)),
         ("b", p.slice(half, p.num_rows() - half)),
     ] {
         layout
-            .write(&folder.join(format!("{name}.parquet")), &rows)
+            .write(&folder.join(format!("p/{name}.parquet")), &rows)
             .expect("a file");
     }
     let (center, spread) = (random.below(200_000), [1, 5, 1000][random.below(3)]);
+    let is_large = random.below(3) == 0;
+    if is_large {
+        // More rows than are read ahead, whose keys are read first.
+        let a = format!("{center} + value * 7919 % {spread}");
+        let q = format!(
+            "SELECT value AS id, {} AS a, {} AS b, value % {} AS s FROM generate_series(0, 4999)",
+            as_key(&format!("nullif(({a})::BIGINT, {})", center + 3)),
+            as_key(&format!("({a} + value % 300)::BIGINT")),
+            1 + random.below(22)
+        );
+        let q = run(&without, &q).await.expect(&q);
+        std::fs::create_dir(folder.join("q")).expect("a new folder");
+        let file = folder.join("q/a.parquet");
+        let layout = Layout::draw(random);
+        // The writer calls itself for each row group.
+        let in_group = layout.in_group.max(40);
+        let layout = Layout { in_group, ..layout };
+        layout.write(&file, &q).expect("a file");
+    }
     let q = (0..[1, 3, 30][random.below(3)]).map(|id| {
         let a = center + random.below(spread);
         let (a, b) = (
@@ -167,8 +189,13 @@ async fn sessions(
         "CREATE TABLE q AS SELECT column1 AS id, column2 AS a, column3 AS b, column4 AS s FROM (VALUES {q})"
     );
     for ctx in [&with, &without] {
-        register(ctx, "p", folder).await;
-        run(ctx, &q).await.expect(&q);
+        register(ctx, "p", &folder.join("p")).await;
+        if is_large {
+            register(ctx, "q", &folder.join("q")).await;
+            set(ctx, "rmq.pruning_memory", "100 KB");
+        } else {
+            run(ctx, &q).await.expect(&q);
+        }
         set(ctx, "rmq.keep_indexes", "false");
         set(ctx, "rmq.range_joins", "always");
     }
@@ -238,6 +265,73 @@ async fn each_form_reads_about_what_is_nearest() {
         assert!(built <= scanned, "{built} of {scanned} built: {sql}");
         files.begin_anew().await;
     }
+}
+
+/// A probe side of more rows than are read ahead is read for its keys, and then for its rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_probe_side_is_known_by_its_keys() {
+    let files = Files::new().await;
+    let folder = large_probe_side(&files).await;
+    let below = BELOW.iter().map(ToString::to_string);
+    let above = BELOW.iter().map(|sql| above(sql));
+    let prevailing = PREVAILING[0].replace("AND b", "AND a + 100");
+    let around = AROUND[..3].iter().map(ToString::to_string);
+    for sql in below.chain(above).chain(around).chain([prevailing]) {
+        let sql = sql.replace("NOT EXISTS", "NOT q.id < 9 AND EXISTS");
+        let (scanned, _) = files.compare(&sql).await;
+        // A tenth of the rows, on each side a thirty-second of all, and their row groups.
+        assert!(scanned > 10_000 && scanned < 18_500, "{scanned}: {sql}");
+    }
+    // Rows that each seek rows of their own are not known by their keys.
+    for sql in &BELOW_AND[..4] {
+        let (scanned, _) = files.compare(sql).await;
+        assert!(scanned == 0 || scanned > 30_000, "{scanned}: {sql}");
+    }
+    drop(folder);
+}
+
+/// Gives the sessions a table q of 20,000 rows in four files, of which few are read ahead.
+async fn large_probe_side(files: &Files) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_large_probe_side(files, &folder, 0).await;
+    for ctx in files.sessions() {
+        register(ctx, "q", folder.path()).await;
+        set(ctx, "rmq.range_joins", "always");
+        set(ctx, "rmq.pruning_memory", "100 KB");
+        set(ctx, "rmq.keep_indexes", "false");
+    }
+    folder
+}
+
+/// Writes the files of q from this one on.
+async fn write_large_probe_side(files: &Files, folder: &TempDir, first: usize) {
+    for file in first..4 {
+        let q = format!(
+            "SELECT value AS id, 300000 + value * 5 AS a, (value + {first}) % 7 AS s FROM generate_series({}, {})",
+            file * 5000,
+            file * 5000 + 4999
+        );
+        let q = run(&files.ctx, &q).await.expect(&q);
+        let path = folder.path().join(format!("{file}.parquet"));
+        SMALL.write(&path, &q).expect("a file");
+    }
+}
+
+/// The rows of a file that was replaced may have other keys than those that have been read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_side_that_changes_after_its_keys_were_read_is_an_error() {
+    let files = Files::new().await;
+    let folder = large_probe_side(&files).await;
+    set(&files.ctx, "datafusion.execution.target_partitions", "1");
+    let planned = files.ctx.sql(BELOW[0]).await.expect(BELOW[0]);
+    let planned = planned.create_physical_plan().await.expect(BELOW[0]);
+    let rows = execute_stream_partitioned(Arc::clone(&planned), files.ctx.task_ctx());
+    let mut rows = rows.expect(BELOW[0]).remove(0);
+    rows.next().await.expect("a batch").expect("a batch");
+    write_large_probe_side(&files, &folder, 3).await;
+    let error = rows.try_collect::<Vec<_>>().await;
+    let error = error.expect_err("a changed file").to_string();
+    assert!(error.contains("changed while a query"), "{error}");
 }
 
 /// Rows far before their bounds are found in some slices, and those that are nowhere cost one read of all.

@@ -256,6 +256,11 @@ impl Files {
         Self { folder, ctx, plain }
     }
 
+    /// The session, and the one that reads all rows.
+    pub fn sessions(&self) -> [&SessionContext; 2] {
+        [&self.ctx, &self.plain]
+    }
+
     /// Writes the rows from this one on.
     fn write_rows(p: &Path, first: i64) {
         for (name, first) in [("a", first), ("b", first + ROWS / 2)] {

@@ -526,6 +526,18 @@ impl PlanKey {
     }
 }
 
+/// # Errors
+/// An execution error if a file that a plan of a range join scans is gone or has changed since it was planned.
+pub(crate) async fn check_unchanged(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &TaskContext,
+) -> Result<()> {
+    if let Some(scanned) = ScanPlan::of(plan) {
+        scanned.check_files("of a range join", context).await?;
+    }
+    Ok(())
+}
+
 /// An expression over these columns, by what they are; `None` if it refers to others.
 pub(crate) fn over(columns: &[PhysicalExprRef], expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {
     let replaced = Arc::clone(expr).transform_up(|e| {

@@ -37,9 +37,13 @@ use crate::exec::range_join::probe::probe_ahead::MAX_SHARE;
 use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::extremes;
 use crate::exec::range_join::reach::intervals::{Intervals, number};
+use crate::exec::range_join::reach::nearest_rows::GREATEST_SHARE;
+use crate::exec::range_join::reach::probe_keys::can_be_read;
+use crate::exec::range_join::reach::seekers::Seeking;
 use crate::exec::range_join::reach::statistics_reach::is_told_by_row_groups;
 use datafusion_rmq_logical::common::options::{PruningChoice, RmqOptions};
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
+use rmq_engine::Comparison;
 
 /// A probe side whose files are in the order of a column of its bounds.
 struct Ordered {
@@ -60,17 +64,29 @@ impl RangeJoinExec {
         let reads_files = || ScanPlan::of_any_files(build).is_some_and(|plan| plan.reads_files());
         let is_read =
             self.parts.mode == JoinMode::Collected && !self.needs_one_task() && reads_files();
-        // How far away nearest rows are, no bound tells.
-        if !is_read || self.parts.spec.bounds.is_empty() || !self.reads_less(config)? {
+        let spec = self.reach_spec();
+        if !is_read || spec.bounds.is_empty() || !self.reads_less(config)? {
             return Ok(None);
         }
-        let ordered = in_order_of_bounds(&self.probe, &self.parts.spec);
+        let ordered = in_order_of_bounds(&self.probe, &spec);
         let parts = ordered.map_or(1, |ordered| ordered.parts.min(tasks));
         let options = RmqOptions::of(config);
-        let is_known = fits(&self.probe, tasks, options.pruning_memory.0)
-            || is_told_by_row_groups(&self.parts.spec.bounds, &self.probe);
-        let slice = || expected_slice(&self.probe, build, &self.parts.spec, parts);
-        let slice = is_known.then(slice).flatten();
+        let fits = fits(&self.probe, tasks, options.pruning_memory.0);
+        let slice = match self.sought() {
+            Some(sought) => {
+                let seeking = Seeking::try_new(&spec, sought, &build.schema())?;
+                let is_known = fits || can_be_read(&seeking, &self.probe);
+                let bounds = seeking.around_bounds();
+                let slice = || expected_slice(&self.probe, build, &spec.key, &bounds, parts);
+                let slice = is_known.then(slice).flatten();
+                slice.map(|slice| slice + GREATEST_SHARE)
+            }
+            None => {
+                let is_known = fits || is_told_by_row_groups(&spec.bounds, &self.probe);
+                let slice = || expected_slice(&self.probe, build, &spec.key, &spec.bounds, parts);
+                is_known.then(slice).flatten()
+            }
+        };
         let is_little =
             |share: &f64| options.pruning == PruningChoice::Always || *share <= MAX_SHARE;
         Ok(slice.filter(is_little))
@@ -92,7 +108,7 @@ impl RangeJoinExec {
                 OrderedRowsExec::of_one_partition(build).in_slices()
             }
         };
-        let ordered = in_order_of_bounds(&self.probe, &self.parts.spec);
+        let ordered = in_order_of_bounds(&self.probe, &self.reach_spec());
         let probe = ordered.map_or_else(|| Arc::clone(&self.probe), |ordered| ordered.probe);
         self.remade(probe, Arc::new(rows), self.parts.clone())
     }
@@ -115,14 +131,15 @@ fn fits(probe: &Arc<dyn ExecutionPlan>, tasks: usize, bytes: usize) -> bool {
 fn expected_slice(
     probe: &Arc<dyn ExecutionPlan>,
     build: &Arc<dyn ExecutionPlan>,
-    spec: &RangeJoinSpec<PhysicalExprRef>,
+    key: &PhysicalExprRef,
+    bounds: &[(Comparison, PhysicalExprRef)],
     parts: usize,
 ) -> Option<f64> {
-    let key_type = spec.key.data_type(&build.schema()).ok()?;
+    let key_type = key.data_type(&build.schema()).ok()?;
     let known = statistics(build)?;
-    let (min, max) = extremes(&known, &spec.key)?;
+    let (min, max) = extremes(&known, key)?;
     let ends = ends_of_columns(statistics(probe)?.as_ref(), &probe.schema())?;
-    let bounds = spec.bounds.iter().map(|(comparison, bound)| {
+    let bounds = bounds.iter().map(|(comparison, bound)| {
         let values = bound.evaluate(&ends).ok()?.into_array(2).ok()?;
         Some((*comparison, values))
     });

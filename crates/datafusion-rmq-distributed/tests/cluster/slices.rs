@@ -23,7 +23,7 @@ use rmq_testing::{Random, runs};
 use tempfile::TempDir;
 
 use crate::answers::most_tasks_of_joins;
-use crate::sliced_tables::{QUERIES, WHOLE, register, tables, with_tables, write};
+use crate::sliced_tables::{FILES, QUERIES, WHOLE, register, tables, with_tables, write};
 use crate::support::{CLUSTER, Started, Workers, distributed_with, lines, local, run, start};
 
 /// Workers that keep nothing: kept rows go first.
@@ -41,6 +41,18 @@ static AT_ONCE: LazyLock<Workers> = LazyLock::new(|| {
     let workers = (0..3).map(|_| start(worker(&RmqCodec::default(), &options)));
     Workers::new(workers.collect())
 });
+
+/// Workers that read few rows ahead: the keys of a task's files are read first, if nearest rows are sought.
+static KEYS_FIRST: LazyLock<Workers> = LazyLock::new(|| {
+    let mut options = RmqOptions::default();
+    options.pruning_memory = FEW_KEYS;
+    options.keep_indexes = false;
+    let workers = (0..3).map(|_| start(worker(&RmqCodec::default(), &options)));
+    Workers::new(workers.collect())
+});
+
+/// Room for some keys, and for fewer rows than a task has.
+const FEW_KEYS: ByteSize = ByteSize(100 << 10);
 
 async fn session(folder: &TempDir, mode: JoinModeChoice, limit: usize) -> SessionContext {
     let ctx = distributed_with(3, FORGETFUL.clone(), mode, limit);
@@ -172,6 +184,29 @@ async fn tasks_that_read_no_row_ahead_read_slices() {
     }
 }
 
+/// Nearest rows of more rows than a task reads ahead: their keys tell what is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_read_keys_first_where_nearest_rows_are_sought() {
+    let folder = tables().await;
+    let w = "i AS id, i % 7 AS g, i * 3 AS k";
+    write(30_000, w, FILES, &folder.path().join("w30")).await;
+    let one = local();
+    let ctx = distributed_with(3, KEYS_FIRST.clone(), JoinModeChoice::Auto, 1 << 20);
+    for ctx in [&one, &ctx] {
+        with_tables(ctx, &folder).await;
+        register(ctx, "w30", folder.path()).await;
+    }
+    run(&ctx, &format!("SET rmq.pruning_memory = '{FEW_KEYS}'")).await;
+    for sql in [
+        "SELECT w.id, (SELECT max(p.k) FROM p WHERE p.g = w.g AND p.k <= w.k) FROM w30 w",
+        "SELECT w.id, (SELECT p.v FROM p WHERE p.g = w.g AND p.k > w.k ORDER BY p.k LIMIT 1) FROM w30 w",
+        "SELECT w.id, x.k, x.v FROM w30 w LEFT JOIN LATERAL (SELECT p.k, p.v FROM p WHERE p.g = w.g ORDER BY abs(p.k - w.k) LIMIT 2) x ON true",
+        "SELECT w.id FROM w30 w WHERE EXISTS (SELECT 1 FROM p WHERE p.g = w.g AND p.k < w.k)",
+    ] {
+        reads_little(&ctx, &one, sql).await;
+    }
+}
+
 /// Files are given to tasks in the order of their keys, so that those of a task follow one another: windows of half
 /// a file's keys reach little more than those of the task's files.
 #[tokio::test(flavor = "multi_thread")]
@@ -262,11 +297,14 @@ async fn random_windows_of_tasks_reach_all_that_they_match() {
             write(rows, &select, files, &folder.path().join(name)).await;
         }
         let one = local();
-        let reads_ahead = random.below(2) == 0;
-        let workers = if reads_ahead { &CLUSTER } else { &AT_ONCE };
+        let (workers, ahead) = match random.below(3) {
+            0 => (&CLUSTER, None),
+            1 => (&AT_ONCE, Some(ByteSize(1))),
+            _ => (&KEYS_FIRST, Some(FEW_KEYS)),
+        };
         let ctx = distributed_with(3, Workers::clone(workers), JoinModeChoice::Auto, 64 << 20);
-        if !reads_ahead {
-            run(&ctx, "SET rmq.pruning_memory = '1'").await;
+        if let Some(ahead) = ahead {
+            run(&ctx, &format!("SET rmq.pruning_memory = '{ahead}'")).await;
         }
         for ctx in [&one, &ctx] {
             for name in ["p", "q"] {
@@ -289,7 +327,13 @@ async fn random_windows_of_tasks_reach_all_that_they_match() {
                     random.below(20)
                 ),
             };
-            let sql = match random.below(4) {
+            let sql = match random.below(6) {
+                4 => format!(
+                    "SELECT q.id, max(p.k) FROM q LEFT JOIN p ON {equality} p.k <= q.k GROUP BY q.id"
+                ),
+                5 => format!(
+                    "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE {equality} {window})"
+                ),
                 0 => format!(
                     "SELECT q.id, min(p.v), avg(p.k) FROM q JOIN p ON {equality} {window} GROUP BY q.id"
                 ),

@@ -21,6 +21,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::device_join::DeviceJoins;
 use crate::exec::range_join::probe::key_errors::KeyErrors;
 use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
+use crate::exec::range_join::probe::probe_input::ReadBefore;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -37,11 +38,14 @@ pub(crate) enum BuildState {
     Spilled(Arc<SpilledSide>),
 }
 
-/// A build side, and the rows that are not in it because their range key has failed.
+/// A build side, and what joins with it need beside it.
 #[derive(Debug)]
 pub(crate) struct PreparedBuild {
     pub(crate) state: BuildState,
+    /// The rows that are not in it because their range key has failed.
     pub(crate) key_errors: Option<Arc<KeyErrors>>,
+    /// The probe side, if its keys have told which rows are in it: its files must not change until they are joined.
+    pub(crate) read_before: Option<ReadBefore>,
 }
 
 impl From<BuildState> for PreparedBuild {
@@ -49,6 +53,7 @@ impl From<BuildState> for PreparedBuild {
         Self {
             state,
             key_errors: None,
+            read_before: None,
         }
     }
 }
@@ -86,7 +91,10 @@ impl BuildState {
             }
             (None, None) => Self::build(&builder, rows, probe_partitions).await?,
         };
-        Ok(PreparedBuild { state, key_errors })
+        Ok(PreparedBuild {
+            key_errors,
+            ..state.into()
+        })
     }
 
     /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.

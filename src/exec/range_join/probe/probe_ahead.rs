@@ -11,6 +11,7 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::FutureExt;
 
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::statistics::expected_scanned_rows;
@@ -18,16 +19,18 @@ use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::build_side::collect_or_spill::CollectedRows;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::{BuildMetrics, ReachCounts};
-use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs};
+use crate::exec::range_join::probe::probe_input::{ProbeInput, ProbeInputs, ReadBefore};
 use crate::exec::range_join::probe::slicing::Slicing;
 use crate::exec::range_join::reach::build_extent::BuildExtent;
 use crate::exec::range_join::reach::collected_reach::{
     CollectedReach, MIN_ROWS_PER_WINDOW, is_long_to_sort, over_collected,
 };
 use crate::exec::range_join::reach::intervals::{Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS};
-use crate::exec::range_join::reach::nearest_rows::SoughtRows;
+use crate::exec::range_join::reach::nearest_rows::{SoughtRows, first_share};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
+use crate::exec::range_join::reach::probe_keys::{can_be_read, read_keys, span};
 use crate::exec::range_join::reach::pruned_plan::pruned;
+use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
 use crate::exec::range_join::reach::sought::Sought;
 use crate::exec::range_join::reach::statistics_reach::reach_of_statistics;
 use crate::exec::range_join::reach::window_reach::{Reach, reach_of};
@@ -69,6 +72,8 @@ pub(crate) struct PrunedBuild {
     pub(crate) counts: ReachCounts,
     /// That of rows that have been read already.
     pub(crate) memory: Option<Arc<MemoryReservation>>,
+    /// The probe side, if what is reached is known of an execution before that of the join.
+    pub(crate) read_before: Option<ReadBefore>,
 }
 
 /// What is read of a build side.
@@ -103,9 +108,14 @@ impl ProbeAhead {
     pub(crate) fn input(&self, partition: usize) -> Result<Arc<ProbeInput>> {
         let execute = || self.probe.execute(partition, Arc::clone(&self.context));
         let pool = self.context.memory_pool();
-        let bytes = self.options().pruning_memory.0;
-        let bytes = bytes.min(GivingPool::free_bytes(pool) / MEMORY_PART);
-        self.inputs.partition(partition, bytes, pool, execute)
+        self.inputs
+            .partition(partition, self.most_bytes(), pool, execute)
+    }
+
+    /// The most memory of what is read of the probe side before the build side.
+    fn most_bytes(&self) -> usize {
+        let free = GivingPool::free_bytes(self.context.memory_pool());
+        self.options().pruning_memory.0.min(free / MEMORY_PART)
     }
 
     /// What is to be read of a build side, of which the join has columns of the schema `read`: all where no scan
@@ -137,14 +147,28 @@ impl ProbeAhead {
         self.inputs.stop();
         let is_less =
             |share| choice == PruningChoice::Always || reads_less(share, extent.rows, keeper);
-        let pruned = match (&self.sought, batches) {
-            (Some(sought), Some(batches)) => {
-                let sought = sought.clone();
-                self.nearest(build, sought, batches, &extent, is_less, metrics)
-                    .await?
+        let seekers = match &self.sought {
+            Some(sought) => {
+                let seekers = self.seekers(sought, batches.as_deref(), build, &extent, is_less);
+                seekers.boxed().await
             }
-            (Some(sought), None) if sought.is_beside_windows(&self.spec) => None,
-            (_, batches) => {
+            None => None,
+        };
+        let pruned = match (&self.sought, seekers, batches) {
+            (Some(_), Some(seekers), batches) => {
+                let read_before = batches.is_none().then(|| ReadBefore {
+                    plan: Arc::clone(&self.probe),
+                    context: Arc::clone(&self.context),
+                });
+                let nearest = self.nearest(build, seekers, &extent, is_less, metrics);
+                nearest.boxed().await?.map(|nearest| PrunedBuild {
+                    read_before,
+                    ..nearest
+                })
+            }
+            (Some(_), None, Some(_)) => None,
+            (Some(sought), None, None) if sought.is_beside_windows(&self.spec) => None,
+            (_, _, batches) => {
                 let is_of_statistics = batches.is_none();
                 let reach = self.reach(build, batches, &extent).await?;
                 let partitions = self.probe.output_partitioning().partition_count();
@@ -163,11 +187,11 @@ impl ProbeAhead {
                         let counts = metrics.reach_counts();
                         let config = self.context.session_config().options();
                         let plan = pruned(build, Arc::new(reach), counts.clone(), config)?;
-                        let memory = None;
                         Some(PrunedBuild {
                             plan,
                             counts,
-                            memory,
+                            memory: None,
+                            read_before: None,
                         })
                     }
                     None => None,
@@ -177,24 +201,51 @@ impl ProbeAhead {
         Ok(pruned.map_or(BuildReads::All, BuildReads::Reached))
     }
 
-    /// What is nearest to bounds of these rows, which is read at once; `None` if all rows are to be read.
+    /// What the probe rows seek: these, or without them all of a probe side whose keys can be read before its rows are.
+    /// `None` if that is not known, or a bound has failed for some row, which the join need not meet.
+    async fn seekers(
+        &self,
+        sought: &Sought,
+        batches: Option<&[RecordBatch]>,
+        build: &Arc<dyn ExecutionPlan>,
+        extent: &BuildExtent,
+        is_less: impl Fn(Option<f64>) -> bool,
+    ) -> Option<Seekers> {
+        let sought = sought.clone().within(extent);
+        let seeking = Arc::new(Seeking::try_new(&self.spec, sought, &build.schema()).ok()?);
+        let (probe, pool) = (&self.probe, self.context.memory_pool());
+        if let Some(batches) = batches {
+            let (schema, batches, pool) = (probe.schema(), batches.to_vec(), Arc::clone(pool));
+            let seekers =
+                blocking(move |_| Seekers::of_rows(&seeking, &schema, &batches, &pool)).await;
+            return seekers.ok();
+        }
+        if !can_be_read(&seeking, probe) {
+            return None;
+        }
+        // Where the files don't tell how far bounds are apart, their keys would most likely be read in vain.
+        let span = span(&seeking, probe).await;
+        let share = extent
+            .numbers()
+            .zip(span)
+            .map(|(ends, span)| first_share(ends, span));
+        if share.is_none_or(|share| !is_less(Some(share))) {
+            return None;
+        }
+        let seekers = read_keys(seeking, probe, &self.context, self.most_bytes()).await;
+        seekers.ok().flatten()
+    }
+
+    /// What is nearest to bounds, which is read at once; `None` if all rows are to be read.
     async fn nearest(
         &self,
         build: &Arc<dyn ExecutionPlan>,
-        sought: Sought,
-        batches: Vec<RecordBatch>,
+        seekers: Seekers,
         extent: &BuildExtent,
         is_less: impl Fn(Option<f64>) -> bool,
         metrics: &BuildMetrics,
     ) -> Result<Option<PrunedBuild>> {
-        let sought = sought.within(extent);
-        let (spec, schema, extremes) = (Arc::clone(&self.spec), build.schema(), extent.numbers());
-        let rows =
-            blocking(move |_| SoughtRows::try_new(&spec, sought, &batches, &schema, extremes));
-        // A bound that fails for some row is none that the join need meet.
-        let Ok(rows) = rows.await else {
-            return Ok(None);
-        };
+        let rows = SoughtRows::new(seekers, extent.numbers());
         // Without statistics of the key no scan prunes by it, and each slice would read all.
         let share = rows.first_share().unwrap_or(1.0);
         if !is_less(Some(share)) {
@@ -206,6 +257,7 @@ impl ProbeAhead {
             plan: read.plan,
             counts,
             memory: Some(read.memory),
+            read_before: None,
         }))
     }
 

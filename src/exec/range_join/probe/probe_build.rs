@@ -143,6 +143,10 @@ async fn find_or_prepare(mut input: BuildInput, probe_partitions: usize) -> Resu
     let prepared = input
         .prepare(&pruned.plan, partitions, probe_partitions, 1, None, None)
         .await?;
+    let prepared = PreparedBuild {
+        read_before: pruned.read_before,
+        ..prepared
+    };
     if let Some(keeper) = &keeper {
         keeper.add_read(pruned.counts.scanned.value());
     }

@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
 use futures::future::{Either, join_all, select};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 
 use crate::exec::common::once_per_run::{SharedWork, lock};
+use crate::exec::common::plan_key::check_unchanged;
 use rmq_arrow::common::array_bytes::arrays_bytes;
 
 /// Batches of one partition.
@@ -175,6 +177,27 @@ impl ProbeInput {
         self.budget.stop();
         self.read_ahead().await?;
         Ok(mem::take(&mut *lock(&self.read)))
+    }
+}
+
+/// A probe side in files whose keys were read before its rows.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadBefore {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    pub(crate) context: Arc<TaskContext>,
+}
+
+impl ReadBefore {
+    /// Its rows, and after them an error if a file has changed since the query was planned: then they may have other
+    /// keys.
+    pub(crate) fn still_there_after(&self, rows: BatchStream) -> BatchStream {
+        let this = self.clone();
+        let check = stream::once(async move {
+            check_unchanged(&this.plan, &this.context).await?;
+            Ok(None)
+        });
+        let rows = rows.map_ok(Some).chain(check);
+        rows.try_filter_map(|batch| async { Ok(batch) }).boxed()
     }
 }
 

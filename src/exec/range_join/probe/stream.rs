@@ -66,6 +66,10 @@ async fn start(
         RunBuild::Sliced(slices) => Ok(join_slices(partition, Arc::clone(slices), input)),
         RunBuild::Prepared(prepared) => {
             let (read, rest) = input.into_parts();
+            let rest = match &prepared.read_before {
+                Some(before) => before.still_there_after(rest),
+                None => rest,
+            };
             join_prepared(partition, prepared, read, rest).await
         }
     }

@@ -3,7 +3,7 @@
 //! Of a window that is open at one end only the rows nearest to the other end may count: in as-of joins, nearest rows
 //! and EXISTS. So may, of rows before a window, the one that is in force at its start, and of all rows those on both
 //! sides of a point that are nearest to it. No bound tells where these rows are, so slices of the range key are read,
-//! the first from the bounds as far as these are apart, each further one twice as long:
+//! the first from the bounds as far as these are apart, but not far beyond them, each further one twice as long:
 //!
 //! ```text
 //!   bounds                                │ │  ││  │
@@ -15,72 +15,33 @@
 //! condition on pairs each probe row as many that meet it. No row is in two slices, so one that exists nowhere costs a
 //! read of all rows at most.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, Decimal128Array, RecordBatch, UInt32Array};
-use arrow::compute::{concat, concat_batches, max, min, take};
-use arrow::datatypes::{DataType, Schema};
-use datafusion::common::{DataFusionError, Result, exec_err};
-use datafusion::physical_expr::PhysicalExprRef;
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use datafusion::common::{DataFusionError, Result};
 
 use crate::exec::range_join::reach::intervals::Intervals;
-use crate::exec::range_join::reach::sought::{Residual, Side, Sought};
-use crate::exec::range_join::reach::whole_keys::{limits, numbers, value};
+use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
+use crate::exec::range_join::reach::whole_keys::{limits, value};
 use crate::exec::range_join::reach::window_reach::Reach;
-use crate::exec::range_join::row_join::RowJoin;
-use crate::exec::range_join::spill::key_extent::comparable;
-use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
-use rmq_arrow::common::row_number::row_number;
-use rmq_arrow::range_agg::values::Values;
-use rmq_arrow::sorted::groups::Groups;
 
 /// After so many slices all that is left is read.
 const MAX_SLICES: usize = 24;
 
-/// The first slice is at least this part of the extent of the keys, if that is known.
-const LEAST_SHARE: i128 = 1 << 12;
+/// The first slice has at least this part of all keys beyond the bounds, if their extent is known.
+const LEAST_SHARE: f64 = 1.0 / 4096.0;
 
-/// A further condition is evaluated for at most so many pairs, which takes some tenths of a second. Then all that is
-/// left is read.
-const MAX_PAIRS: usize = 1 << 22;
-
-/// The most pairs that are evaluated at once.
-const PAIRS: usize = 1 << 13;
+/// And at most this part, as bounds that are far apart tell little of how far rows are from them.
+pub(crate) const GREATEST_SHARE: f64 = 1.0 / 32.0;
 
 /// The rows that the windows of a probe side seek.
 #[derive(Debug)]
 pub(crate) struct SoughtRows {
-    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    sought: Sought,
-    key_type: DataType,
-    /// The equality keys of all probe rows, and their groups.
-    keys: Vec<ArrayRef>,
-    groups: Groups,
-    /// Those in each group whose rows have not been found, and the number of all.
-    seekers: Vec<Vec<Seeker>>,
-    num_seekers: usize,
+    seekers: Seekers,
     /// The keys of the slice that is read next on each side; `None` if all have been read.
     next: Vec<Option<Slice>>,
     slices: usize,
     /// The smallest and the greatest range key, as far as these are known.
     extremes: Option<(i128, i128)>,
-    /// The probe rows, if a further condition is evaluated.
-    probe: Option<RecordBatch>,
-    /// The number of pairs for which it has been evaluated.
-    pairs: usize,
-}
-
-/// Probe rows with the same equality keys, or one of them where each seeks rows of its own.
-#[derive(Debug)]
-struct Seeker {
-    /// One of these probe rows.
-    row: u32,
-    /// For each side the bound that is farthest from the other bounds' rows, the least one if rows below are sought,
-    /// and how many rows are missing.
-    missing: Vec<(i128, usize)>,
-    /// How many rows have been found, on any side.
-    found: usize,
 }
 
 /// Range keys from `low` to `high`, both included; `None` for an end that is that of all keys.
@@ -93,112 +54,34 @@ struct Slice {
 }
 
 impl SoughtRows {
-    /// Those of these probe rows, which have one. `extremes` are the smallest and the greatest
-    /// range key, if they are known.
-    ///
-    /// # Errors
-    /// Those of the bounds and equality keys: the join may meet none of them.
-    pub(crate) fn try_new(
-        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
-        sought: Sought,
-        probe: &[RecordBatch],
-        build: &Schema,
-        extremes: Option<(i128, i128)>,
-    ) -> Result<Self> {
-        let evaluated = |expr: &PhysicalExprRef| -> Result<ArrayRef> {
-            let parts = probe.iter();
-            let parts = parts.map(|batch| {
-                let values = expr.evaluate(batch)?.into_array(batch.num_rows())?;
-                comparable(&values)
-            });
-            let parts: Vec<_> = parts.collect::<Result<_>>()?;
-            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-            Ok(concat(&parts)?)
-        };
-        let bounds = spec.bounds.iter().map(|(_, bound)| evaluated(bound));
-        let bounds: Vec<_> = bounds.collect::<Result<_>>()?;
-        let keys = spec.on.iter().map(|(key, _)| evaluated(key));
-        let keys: Vec<_> = keys.collect::<Result<_>>()?;
-        let key_type = spec.key.data_type(build)?;
-        if let Some(other) = bounds.iter().find(|bound| *bound.data_type() != key_type) {
-            let other = other.data_type();
-            return exec_err!("a bound of type {other} is compared with keys of type {key_type}");
-        }
-        let sought_from = numbers(&bounds[sought.bound])?;
-        if sought.is_beside_windows(spec) && !spec.prevailing && sought_from.null_count() > 0 {
-            return exec_err!("no row is nearest to a point that is NULL");
-        }
-        let next = first_slices(&sought, &sought_from, &bounds, extremes, spec.prevailing)?;
-        let types: Vec<_> = keys.iter().map(|key| key.data_type().clone()).collect();
-        let probe = match (&sought.residual, probe.first()) {
-            (Some(residual), Some(first)) => Some(match &residual.probe {
-                Some(limit) => RecordBatch::try_from_iter([("limit", evaluated(limit)?)])?,
-                None => concat_batches(first.schema_ref(), probe)?,
-            }),
-            _ => None,
-        };
-        let mut all = Self {
-            spec: Arc::clone(spec),
-            key_type,
-            groups: Groups::try_new(&types)?,
-            keys,
-            seekers: vec![],
-            num_seekers: 0,
-            next,
-            sought,
+    /// Those of all rows of a probe side. `extremes` are the smallest and the greatest range key, if they are known.
+    pub(crate) fn new(seekers: Seekers, extremes: Option<(i128, i128)>) -> Self {
+        Self {
+            next: first_slices(&seekers, extremes),
+            seekers,
             slices: 0,
             extremes,
-            probe,
-            pairs: 0,
-        };
-        all.add_seekers(&sought_from)?;
-        Ok(all)
-    }
-
-    fn add_seekers(&mut self, bounds: &Decimal128Array) -> Result<()> {
-        let mut groups = vec![0; bounds.len()];
-        self.groups.add(&self.keys, &mut groups)?;
-        // Without equality keys there is one.
-        self.seekers.resize_with(self.groups.len().max(1), Vec::new);
-        for (row, (bound, group)) in bounds.iter().zip(groups).enumerate() {
-            // NULL is in no group.
-            let (Some(bound), Some(known)) = (bound, self.seekers.get_mut(group as usize)) else {
-                continue;
-            };
-            match known.first_mut() {
-                Some(seeker) if self.probe.is_none() => {
-                    for ((farthest, _), side) in seeker.missing.iter_mut().zip(&self.sought.sides) {
-                        let farther = if side.is_below { i128::min } else { i128::max };
-                        *farthest = farther(*farthest, bound);
-                    }
-                }
-                _ => {
-                    self.num_seekers += 1;
-                    known.push(Seeker {
-                        row: row_number(row)?,
-                        missing: vec![(bound, self.sought.rows); self.sought.sides.len()],
-                        found: 0,
-                    });
-                }
-            }
         }
-        Ok(())
     }
 
     /// Whether each slice has smaller keys than the one before, or else greater ones. On both sides it is neither.
     pub(super) fn is_below(&self) -> bool {
-        self.sought.sides.iter().all(|side| side.is_below)
+        self.seekers
+            .seeking
+            .sought
+            .sides
+            .iter()
+            .all(|side| side.is_below)
     }
 
     /// Whether so few rows have been found that some without a key may count.
     pub(super) fn may_be_without_key(&self) -> bool {
-        let mut seekers = self.seekers.iter().flatten();
-        self.sought.or_without_key && seekers.any(|seeker| seeker.found < self.sought.rows)
+        self.seekers.may_be_without_key()
     }
 
     /// Makes the next slices the last ones, which have all keys that are left.
     pub(super) fn read_rest_next(&mut self) {
-        for (next, side) in self.next.iter_mut().zip(&self.sought.sides) {
+        for (next, side) in self.next.iter_mut().zip(&self.seekers.seeking.sought.sides) {
             if let Some(next) = next {
                 let end = if side.is_below {
                     &mut next.low
@@ -235,10 +118,10 @@ impl SoughtRows {
     pub(crate) fn next_slice(&mut self, build: &Schema) -> Result<Option<Reach>> {
         let mut slices = vec![];
         for number in 0..self.next.len() {
-            let mut seekers = self.seekers.iter().flatten();
-            let is_missing = seekers.any(|seeker| seeker.missing[number].1 > 0);
+            let is_missing = self.seekers.miss_rows(number);
             if let Some(slice) = self.next[number].filter(|_| is_missing) {
-                self.next[number] = self.after(slice, self.sought.sides[number].is_below);
+                self.next[number] =
+                    self.after(slice, self.seekers.seeking.sought.sides[number].is_below);
                 slices.push(slice);
             }
         }
@@ -246,25 +129,23 @@ impl SoughtRows {
             return Ok(None);
         }
         self.slices += 1;
-        let rows = self.seekers.iter().filter_map(|seekers| seekers.first());
-        let rows: UInt32Array = rows.map(|seeker| seeker.row).collect();
-        let keys = self.keys.iter().map(|keys| Ok(take(keys, &rows, None)?));
-        let keys: Vec<_> = keys.collect::<Result<_>>()?;
+        let Seeking { spec, key_type, .. } = &*self.seekers.seeking;
+        let keys = self.seekers.keys_left()?;
         let end = |end: Option<i128>| {
-            let value = end.map(|end| value(end, &self.key_type));
+            let value = end.map(|end| value(end, key_type));
             Ok::<_, DataFusionError>(value.transpose()?.flatten())
         };
         // Those below come first.
         let ends = slices.into_iter();
         let ends = ends.map(|slice| Ok((end(slice.low)?, end(slice.high)?)));
-        let intervals = Intervals::of_disjoint(&self.key_type, ends.collect::<Result<_>>()?)?;
-        Reach::of_keys(&self.spec, intervals, &keys, build).map(Some)
+        let intervals = Intervals::of_disjoint(key_type, ends.collect::<Result<_>>()?)?;
+        Reach::of_keys(spec, intervals, &keys, build).map(Some)
     }
 
     /// The slice that is beyond this one; `None` if no key is.
     fn after(&self, slice: Slice, is_below: bool) -> Option<Slice> {
         let length = slice.length.saturating_mul(2);
-        let (least, greatest) = limits(&self.key_type);
+        let (least, greatest) = limits(&self.seekers.seeking.key_type);
         // What is beyond all known keys is one slice, too.
         let is_last = |is_beyond_all: bool| is_beyond_all || self.slices + 2 >= MAX_SLICES;
         Some(if is_below {
@@ -287,133 +168,59 @@ impl SoughtRows {
     /// # Errors
     /// Those of the keys.
     pub(crate) fn found(&mut self, batch: &RecordBatch) -> Result<()> {
-        if self.num_seekers == 0 {
-            return Ok(());
-        }
-        if self.pairs > MAX_PAIRS {
+        self.seekers.find(batch)?;
+        if self.seekers.have_given_up() {
             self.read_rest_next();
-            return Ok(());
-        }
-        let evaluated = |expr: &PhysicalExprRef| -> Result<ArrayRef> {
-            comparable(&expr.evaluate(batch)?.into_array(batch.num_rows())?)
-        };
-        let range_keys = numbers(&evaluated(&self.spec.key)?)?;
-        let keys = self.spec.on.iter().map(|(_, key)| evaluated(key));
-        let keys: Vec<_> = keys.collect::<Result<_>>()?;
-        let groups = self.groups.find(&keys, batch.num_rows())?;
-        let rows = range_keys.iter().zip(groups).enumerate();
-        let rows = rows.filter_map(|(row, (range_key, group))| {
-            let group = group as usize;
-            let is_sought = self.seekers.get(group).is_some_and(|s| !s.is_empty());
-            Some((row, range_key.filter(|_| is_sought)?, group))
-        });
-        let rows: Vec<_> = rows.collect();
-        let found = match (self.sought.residual.clone(), self.probe.clone()) {
-            (Some(residual), Some(probe)) => self.found_pairs(rows, (&residual, &probe, batch)),
-            _ => {
-                for (_, range_key, group) in rows {
-                    self.found_row(range_key, group);
-                }
-                Ok(())
-            }
-        };
-        if found.is_err() {
-            // The join need not evaluate the condition for these pairs.
-            self.pairs = usize::MAX;
-        }
-        if self.pairs > MAX_PAIRS {
-            self.read_rest_next();
-        }
-        Ok(())
-    }
-
-    /// Counts one row for the seekers of its group.
-    fn found_row(&mut self, range_key: i128, group: usize) {
-        for seeker in &mut self.seekers[group] {
-            seeker.find(range_key, &self.sought.sides);
-        }
-        self.drop_done(group);
-    }
-
-    /// Drops the seekers of a group whose rows have been found.
-    fn drop_done(&mut self, group: usize) {
-        let seekers = &mut self.seekers[group];
-        let before = seekers.len();
-        seekers.retain(|seeker| !seeker.is_done());
-        self.num_seekers -= before - seekers.len();
-    }
-
-    /// Counts the rows that meet the further condition with seekers of their group.
-    fn found_pairs(
-        &mut self,
-        rows: Vec<(usize, i128, usize)>,
-        (residual, probe, batch): (&Residual, &RecordBatch, &RecordBatch),
-    ) -> Result<()> {
-        let columns = residual.build.iter().map(|column| {
-            let values = column.evaluate(batch)?.into_array(batch.num_rows())?;
-            Ok(Arc::new(Values::by_position(values)))
-        });
-        let columns: Vec<_> = columns.collect::<Result<_>>()?;
-        let (mut pairs, mut rows) = (vec![], rows.into_iter().peekable());
-        let mut groups_with_found = BTreeSet::new();
-        while let Some((row, range_key, group)) = rows.next() {
-            let (row, sides) = (row_number(row)?, &self.sought.sides);
-            let seekers = self.seekers[group].iter();
-            let seekers = seekers.filter(|seeker| seeker.seeks(range_key, sides));
-            pairs.extend(seekers.map(|seeker| (seeker.row, row, range_key, group)));
-            if pairs.len() < PAIRS && rows.peek().is_some() {
-                continue;
-            }
-            self.pairs = self.pairs.saturating_add(pairs.len());
-            let of_probe: UInt32Array = pairs.iter().map(|(row, ..)| *row).collect();
-            let of_build: UInt32Array = pairs.iter().map(|(_, row, ..)| *row).collect();
-            let numbers = (&of_probe, &of_build);
-            let met = RowJoin::meet_residual(&residual.condition, probe, &columns, numbers)?;
-            for ((row, _, range_key, group), met) in pairs.drain(..).zip(met.values()) {
-                let seekers = &mut self.seekers[group];
-                // They are in the order of their rows.
-                if met && let Ok(at) = seekers.binary_search_by_key(&row, |seeker| seeker.row) {
-                    seekers[at].find(range_key, &self.sought.sides);
-                    groups_with_found.insert(group);
-                }
-            }
-            if self.pairs > MAX_PAIRS {
-                break;
-            }
-        }
-        for group in groups_with_found {
-            self.drop_done(group);
         }
         Ok(())
     }
 }
 
-/// The slices that are read first, one for each side: from the bounds `sought_from` on, as far as these are apart.
-fn first_slices(
-    sought: &Sought,
-    sought_from: &Decimal128Array,
-    bounds: &[ArrayRef],
-    extremes: Option<(i128, i128)>,
-    is_prevailing: bool,
-) -> Result<Vec<Option<Slice>>> {
-    let key_type = bounds[sought.bound].data_type();
+/// How long the first slice is beyond bounds that are so far apart.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "an estimate"
+)]
+fn first_length(span: i128, extremes: Option<(i128, i128)>) -> i128 {
+    let length = match extremes {
+        Some((min, max)) => {
+            let extent = max.saturating_sub(min).max(0);
+            let part = |share: f64| (extent as f64 * share) as i128;
+            span.clamp(part(LEAST_SHARE), part(GREATEST_SHARE))
+        }
+        None => span,
+    };
+    length.max(1)
+}
+
+/// The part of the rows that the first slices have, if keys are evenly distributed between these and bounds are so far
+/// apart.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+pub(crate) fn first_share(extremes: (i128, i128), span: i128) -> f64 {
+    let (min, max) = extremes;
+    let length = first_length(span, Some(extremes));
+    (span as f64 + length as f64) / (max as f64 - min as f64).max(1.0)
+}
+
+/// The slices that are read first, one for each side: from the bounds on, as far as these are apart.
+fn first_slices(seekers: &Seekers, extremes: Option<(i128, i128)>) -> Vec<Option<Slice>> {
+    let Seeking {
+        spec,
+        sought,
+        key_type,
+    } = &*seekers.seeking;
     // Without a bound there are no seekers either, and nothing is read.
-    let (least, greatest) = min(sought_from).zip(max(sought_from)).unwrap_or_default();
-    // Where windows end on the side that is not sought on.
-    let is_other_end = |(index, _): &(usize, &ArrayRef)| is_prevailing && *index != sought.bound;
-    let ends = bounds.iter().enumerate().filter(is_other_end);
-    let ends = ends.map(|(_, values)| Ok(max(&numbers(values)?)));
-    let end = ends
-        .collect::<Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .min();
-    let span = greatest.saturating_sub(least);
-    let extent = extremes.map_or(0, |(min, max)| max.saturating_sub(min));
-    let length = span.max(extent / LEAST_SHARE).max(1);
+    let (least, greatest) = seekers.ends().unwrap_or_default();
+    let length = first_length(greatest.saturating_sub(least), extremes);
     let below = Slice {
         low: least.checked_sub(length),
-        high: if is_prevailing { end } else { Some(greatest) },
+        // Where windows end on the side that is not sought on.
+        high: if spec.prevailing {
+            seekers.other_end()
+        } else {
+            Some(greatest)
+        },
         length,
     };
     let has_below = sought.sides.iter().any(|side| side.is_below);
@@ -434,27 +241,5 @@ fn first_slices(
             length,
         })
     });
-    Ok(next.collect())
-}
-
-impl Seeker {
-    /// Whether a row with this key counts for it.
-    fn seeks(&self, range_key: i128, sides: &[Side]) -> bool {
-        let mut missing = self.missing.iter().zip(sides);
-        missing.any(|((bound, missing), side)| *missing > 0 && side.has(range_key, *bound))
-    }
-
-    /// Counts a row with this key.
-    fn find(&mut self, range_key: i128, sides: &[Side]) {
-        self.found += 1;
-        for ((bound, missing), side) in self.missing.iter_mut().zip(sides) {
-            if side.has(range_key, *bound) {
-                *missing = missing.saturating_sub(1);
-            }
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.missing.iter().all(|(_, missing)| *missing == 0)
-    }
+    next.collect()
 }

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 
 use crate::exec::common::blocking::{blocking, joined};
-use crate::exec::common::plan_key::ScanPlan;
+use crate::exec::common::plan_key::check_unchanged;
 use crate::exec::common::statistics::expected_scanned_rows;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::nearest_rows::SoughtRows;
@@ -67,10 +67,8 @@ pub(crate) async fn read_slices(
         return Ok(None);
     }
     // Slices may otherwise have rows of several versions of a file.
-    if slices.len() > 1
-        && let Some(scanned) = ScanPlan::of(build)
-    {
-        scanned.check_files("of a range join", context).await?;
+    if slices.len() > 1 {
+        check_unchanged(build, context).await?;
     }
     if sought.is_below() {
         slices.reverse();

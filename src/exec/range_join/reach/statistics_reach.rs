@@ -1,6 +1,7 @@
 //! What the windows of a probe side can reach at most, by the statistics of its row groups or of all its rows: for a
 //! probe side that is too large to know its windows before the build side is read.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -52,6 +53,32 @@ pub(crate) async fn reach_of_statistics(
         return Ok(None);
     }
     Reach::of_windows(spec, build, &windows).map(Some)
+}
+
+/// The least and the greatest value of a bound over all rows of a probe side in files; `None` if statistics don't tell.
+pub(crate) async fn extremes_of_all(
+    bound: &PhysicalExprRef,
+    probe: &Arc<dyn ExecutionPlan>,
+) -> Option<(ScalarValue, ScalarValue)> {
+    let scan = ScanPlan::of_any_files(probe)?;
+    let bound = scan.over_scan(bound)?;
+    let column = grows_with(&bound)?.clone();
+    // What is wrong with a file, the scan will say.
+    let row_groups = row_group_statistics(&scan, &[column]).await.ok().flatten();
+    let ends = row_groups?
+        .iter()
+        .map(|part| extremes(&bound, part))
+        .collect::<Option<Vec<_>>>()?;
+    let less = |a: &ScalarValue, b: &ScalarValue| a.partial_cmp(b) == Some(Ordering::Less);
+    ends.into_iter().reduce(|(least, greatest), (low, high)| {
+        let least = if less(&low, &least) { low } else { least };
+        let greatest = if less(&greatest, &high) {
+            high
+        } else {
+            greatest
+        };
+        (least, greatest)
+    })
 }
 
 /// Whether the statistics of row groups may tell how far the windows of a probe side reach.

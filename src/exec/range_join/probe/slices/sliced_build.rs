@@ -12,7 +12,7 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::once_per_run::{SharedWork, lock};
-use crate::exec::common::plan_key::ScanPlan;
+use crate::exec::common::plan_key::check_unchanged;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::probe::build_input::BuildInput;
@@ -179,10 +179,6 @@ impl SlicedBuild {
     /// # Errors
     /// If a file has changed since the query was planned: then slices may have rows of several versions.
     pub(crate) async fn check_unchanged(&self) -> Result<()> {
-        if let Some(scanned) = ScanPlan::of(&self.input.plan) {
-            let context = &self.input.context;
-            scanned.check_files("of a range join", context).await?;
-        }
-        Ok(())
+        check_unchanged(&self.input.plan, &self.input.context).await
     }
 }

@@ -1,0 +1,79 @@
+//! Reads the keys of a probe side that is too large to be read ahead, to learn which rows it seeks.
+//!
+//! The plan of the probe side is executed once more than for the join, and only the combinations of its equality keys
+//! are kept, with the bounds from which rows are sought farthest:
+//!
+//! ```text
+//!   probe side   ├─ a ─ b ─ a ─ a ─ c ─ b ─ ... ─┤    read for its keys:   a, b, c, and how far their bounds are apart
+//!   build side          [     slices    ]             read for these keys
+//!   probe side   ├─ a ─ b ─ a ─ a ─ c ─ b ─ ... ─┤    read for the join
+//! ```
+//!
+//! So it must return the same rows twice: it is a scan of files that have not changed in between.
+
+use std::sync::{Arc, Mutex};
+
+use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::StreamExt;
+use futures::future::try_join_all;
+
+use crate::exec::common::blocking::joined;
+use crate::exec::common::once_per_run::lock;
+use crate::exec::common::plan_key::{ScanPlan, check_unchanged};
+use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
+use crate::exec::range_join::reach::statistics_reach::extremes_of_all;
+use crate::exec::range_join::reach::whole_keys::number;
+
+/// Whether the keys of a probe side can be read before its rows are.
+pub(crate) fn can_be_read(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> bool {
+    !seeking.is_by_row() && ScanPlan::of(probe).is_some_and(|scanned| scanned.reads_files())
+}
+
+/// How far the bounds from which rows are sought are apart, by the statistics of the probe side's files.
+pub(crate) async fn span(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> Option<i128> {
+    let (_, bound) = &seeking.spec.bounds[seeking.sought.bound];
+    let (least, greatest) = extremes_of_all(bound, probe).await?;
+    Some(number(&greatest)?.saturating_sub(number(&least)?))
+}
+
+/// What all rows of a probe side seek; `None` if their keys take more than so many bytes.
+///
+/// # Errors
+/// If memory does not suffice. Those of the probe side, its bounds and keys. If a file has changed since the query was planned.
+pub(crate) async fn read_keys(
+    seeking: Arc<Seeking>,
+    probe: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    most_bytes: usize,
+) -> Result<Option<Seekers>> {
+    let plan = reset_plan_states(Arc::clone(probe))?;
+    let all = Seekers::try_new(Arc::clone(&seeking), &probe.schema(), context.memory_pool())?;
+    let all = Arc::new(Mutex::new(all));
+    let partitions = 0..plan.output_partitioning().partition_count();
+    let tasks = partitions.map(|partition| {
+        let mut rows = plan.execute(partition, Arc::clone(context))?;
+        let (seeking, all) = (Arc::clone(&seeking), Arc::clone(&all));
+        Ok(SpawnedTask::spawn(async move {
+            while let Some(batch) = rows.next().await.transpose()? {
+                let rows = seeking.rows(&batch)?;
+                let mut all = lock(&all);
+                all.add(&rows)?;
+                if all.bytes() > most_bytes {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }))
+    });
+    let tasks = tasks.collect::<Result<Vec<_>>>()?;
+    let tasks = tasks.into_iter();
+    let tasks = tasks.map(|task| joined(task, "a scan of a probe side's keys"));
+    let are_all = try_join_all(tasks).await?.into_iter().all(|fits| fits);
+    check_unchanged(probe, context).await?;
+    let all = Arc::into_inner(all).and_then(|all| all.into_inner().ok());
+    Ok(all.filter(|_| are_all))
+}
