@@ -96,15 +96,13 @@ class Connection:
         if isinstance(params, (str, bytes)):
             raise TypeError(f"params={params!r}: a dict or a sequence of values is needed")
         found, lent = [], []
-        owner = self._owner
-        if owner is not None:
-            owner.add_functions(self._session.missing_functions(text))
-        if owner is not None or (self._frames and caller is not None):
-            for parts in self._session.missing_tables(text):
-                table = owner.table(parts) if owner is not None else None
-                if table is not None:
-                    lent.append((parts, table))
-                elif self._frames and caller is not None and len(parts) == 1:
+        if self._owner is not None:
+            self._owner.add_functions(self._session.missing_functions(text))
+            lent = self._owner.lend(self._session.missing_tables(text, True))
+        if self._frames and caller is not None:
+            known = [parts for parts, _ in lent]
+            for parts in self._session.missing_tables(text, False):
+                if len(parts) == 1 and parts not in known:
                     data = _variable(parts[0], caller)
                     if data is not None:
                         found.append((parts[0], read_frame(parts[0], data)))

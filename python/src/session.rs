@@ -17,6 +17,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::from_datafusion;
+use crate::ffi::functions::range_calls;
 use crate::ffi::lender::Lender;
 use crate::ffi::lent_table::LentTable;
 use crate::frame::Frame;
@@ -131,16 +132,38 @@ impl Session {
         })
     }
 
-    /// The tables that a statement names and that are not registered, by the parts of their names.
-    fn missing_tables(&self, py: Python<'_>, sql: String) -> PyResult<Vec<Vec<String>>> {
+    /// The tables that a statement names and that are not registered, by the parts of their names. With `in_views`,
+    /// also those that range functions name in the views that it reads.
+    fn missing_tables(
+        &self,
+        py: Python<'_>,
+        sql: String,
+        in_views: bool,
+    ) -> PyResult<Vec<Vec<String>>> {
         let shared = Arc::clone(&self.shared);
         run(py, async move {
             let _shared = shared.names.read().await;
-            let names = Names::of(&shared.ctx.state(), &sql)?.tables.into_iter();
-            // A schema that does not exist is an error.
-            let missing =
-                names.filter(|name| !shared.ctx.table_exist(name.clone()).unwrap_or(false));
-            Ok(missing.map(|name| name.to_vec()).collect())
+            let state = shared.ctx.state();
+            let mut names = Vec::from_iter(Names::of(&state, &sql)?.tables);
+            let mut missing = vec![];
+            let mut seen = 0;
+            while let Some(name) = names.get(seen).cloned() {
+                seen += 1;
+                // A schema that does not exist is an error.
+                if !shared.ctx.table_exist(name.clone()).unwrap_or(false) {
+                    missing.push(name.to_vec());
+                } else if in_views
+                    && let Some(view) = shared.ctx.table_provider(name).await?.get_logical_plan()
+                    && let Some(calls) = range_calls(&view)?
+                {
+                    for called in Names::of(&state, &calls)?.tables {
+                        if !names.contains(&called) {
+                            names.push(called);
+                        }
+                    }
+                }
+            }
+            Ok(missing)
         })
     }
 

@@ -56,6 +56,9 @@ impl Names<'_> {
                     Some(query) => self.add_query(query),
                     None => Ok(()),
                 },
+                SqlStatement::Prepare { statement, .. } => {
+                    self.add_statement(&Statement::Statement(statement.clone()))
+                }
                 SqlStatement::ExplainTable { .. } => self.add_tables(statement),
                 _ => Ok(()),
             },

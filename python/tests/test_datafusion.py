@@ -380,6 +380,14 @@ def test_views_with_range_functions(tmp_path):
         ctx.sql("SELECT * FROM itself").collect()
 
 
+def test_views_of_connections_with_range_functions(tmp_path):
+    con = rmq.connect(session=session(tmp_path))
+    con.sql("CREATE VIEW lows AS SELECT id, range_min('trades.id', id, id + 1) AS low FROM trades ORDER BY id")
+    con.sql("CREATE VIEW highs AS SELECT range_max('lows.low', 0, 9) AS high")
+    assert con.sql("SELECT count(*), sum(low - id) FROM lows").fetchall() == [(400, 0)]
+    assert con.sql("SELECT * FROM highs").fetchall() == [(9,)]
+
+
 def test_a_connection_sees_changes_of_the_session(tmp_path):
     ctx = session(tmp_path)
     con = rmq.connect(session=ctx)
@@ -399,6 +407,8 @@ def test_a_connection_sees_changes_of_the_session(tmp_path):
     con.sql("CREATE TABLE copied AS SELECT * FROM archive.trades")
     assert con.sql("SELECT count(*) FROM copied").fetchall() == [(50,)]
     assert con.tables() == ["copied", "trades"]
+    con.sql("PREPARE below (BIGINT) AS SELECT count(*) FROM archive.trades WHERE id < $1")
+    assert con.sql("EXECUTE below (7)").fetchall() == [(7,)]
     with pytest.raises(rmq.ProgrammingError, match="INSERT INTO archive.trades|Insert"):
         con.sql("INSERT INTO archive.trades SELECT * FROM archive.trades")
     with pytest.raises(rmq.ProgrammingError, match="table 'datafusion.nowhere.t' not found"):
@@ -494,6 +504,13 @@ def test_errors_of_queries(sessions):
             extended.sql(sql).collect()
         with pytest.raises(rmq.DatabaseError, match=text.replace("(", r"\(").replace("*", r"\*")):
             connection.sql(sql).to_arrow()
+
+
+def test_texts_of_the_extension_know_no_information_schema(sessions):
+    _, extended, _, _ = sessions
+    sql = "SELECT * FROM range_join('trades', 'information_schema.columns', '', 'ordinal_position <= id', 'count(*) AS n')"
+    with pytest.raises(Exception, match="information_schema.columns: .* create a table from it"):
+        extended.sql(sql).collect()
 
 
 def test_versions(monkeypatch):

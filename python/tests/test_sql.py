@@ -207,6 +207,14 @@ def test_variables_in_arguments_of_range_functions():
     assert "RangeJoinExec" in con.sql("EXPLAIN SELECT * FROM range_join('trades', 'prices', '', 'close <= ts', 'count(*) AS n')").to_arrow().column("plan")[1].as_py()
 
 
+def test_variables_in_prepared_statements():
+    con = rmq.connect()
+    frame = pl.DataFrame({"k": [1, 2, 3]})
+    con.sql("PREPARE later (BIGINT) AS SELECT k FROM frame WHERE k >= $1 ORDER BY k")
+    del frame
+    assert con.sql("EXECUTE later (2)").fetchall() == [(2,), (3,)]
+
+
 def test_variables_can_be_off():
     hidden = pl.DataFrame({"v": [1]})
     assert len(hidden) == 1

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
+use datafusion::common::{DataFusionError, Result, TableReference, exec_datafusion_err, plan_err};
 use pyo3::prelude::*;
 
 use crate::ffi::lent_table::LentTable;
@@ -36,6 +36,13 @@ impl Lending {
     /// The tables of the owner that a statement names.
     pub fn frames(&self, statement: &str) -> Result<Frames> {
         let names = Names::of(&self.shared.ctx.state(), statement)?.tables;
+        let of_tables = |name: &&TableReference| name.schema() == Some("information_schema");
+        if let Some(name) = names.iter().find(of_tables) {
+            return plan_err!(
+                "{name}: the texts of range functions know the tables of a session, but not its information_schema; \
+                 create a table from it"
+            );
+        }
         let names: Vec<_> = names.into_iter().map(|name| name.to_vec()).collect();
         let lent = || {
             Python::try_attach(|py| {

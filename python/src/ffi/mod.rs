@@ -13,7 +13,7 @@
 
 mod capsules;
 mod codec;
-mod functions;
+pub mod functions;
 pub mod lender;
 mod lending;
 pub mod lent_table;
