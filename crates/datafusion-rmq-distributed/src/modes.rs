@@ -10,9 +10,9 @@
 //! - Both sides are divided: `EXCHANGE * (b + p) / w`. Each byte is hashed, sent and received, and those of the
 //!   searched side are sorted. The heaviest key is in one partition, so that tasks have more than their share.
 //!
-//! If the result depends on the order of its rows, each task reads the searched side from its files, and keeps it for
-//! the next query if it has read all of it. Only above the limit are both sides divided, with the position of each row,
-//! or slices chosen.
+//! If the result depends on the order of its rows, each task reads the searched side from its files, a slice where that
+//! suffices, and keeps it for the next query once it has read as much as all of it. Only above the limit are both sides
+//! divided, with the position of each row.
 
 use std::fmt;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ impl ChooseModes {
         let slice = join.slice_of_task(workers, config)?.zip(build);
         let slice = slice.map(|(part, bytes)| part * work(bytes));
         let slice = slice.filter(|bytes| *bytes <= work(self.broadcast_limit));
-        if slice.is_some_and(|slice| slice < sent && slice <= divided) {
+        let is_read_in_order = is_sent && in_order.is_some();
+        if slice.is_some_and(|slice| is_read_in_order || slice < sent && slice <= divided) {
             return join.in_slices(config).map(Some);
         }
         let is_divided = divided < sent;

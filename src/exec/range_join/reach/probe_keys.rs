@@ -43,7 +43,8 @@ pub(crate) async fn span(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> O
 /// What all rows of a probe side seek; `None` if their keys take more than so many bytes.
 ///
 /// # Errors
-/// If memory does not suffice. Those of the probe side, its bounds and keys. If a file has changed since the query was planned.
+/// If memory does not suffice. Those of the probe side, its bounds and keys. If a file has changed since the query was
+/// planned.
 pub(crate) async fn read_keys(
     seeking: Arc<Seeking>,
     probe: &Arc<dyn ExecutionPlan>,
