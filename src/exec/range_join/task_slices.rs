@@ -30,7 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::exec::common::statistics::statistics;
+use crate::exec::common::statistics::{expected_scanned_rows, statistics};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::probe::probe_ahead::MAX_SHARE;
@@ -38,7 +38,7 @@ use crate::exec::range_join::probe::probe_input::MAX_ROWS_AHEAD;
 use crate::exec::range_join::reach::build_extent::extremes;
 use crate::exec::range_join::reach::intervals::{Intervals, number};
 use crate::exec::range_join::reach::nearest_rows::GREATEST_SHARE;
-use crate::exec::range_join::reach::probe_keys::can_be_read;
+use crate::exec::range_join::reach::probe_keys::{are_worth_reading, can_be_read};
 use crate::exec::range_join::reach::seekers::Seeking;
 use crate::exec::range_join::reach::statistics_reach::is_told_by_row_groups;
 use datafusion_rmq_logical::common::options::{PruningChoice, RmqOptions};
@@ -75,11 +75,18 @@ impl RangeJoinExec {
         let slice = match self.sought() {
             Some(sought) => {
                 let seeking = Seeking::try_new(&spec, sought, &build.schema())?;
-                let is_known = fits || can_be_read(&seeking, &self.probe);
                 let bounds = seeking.around_bounds();
-                let slice = || expected_slice(&self.probe, build, &spec.key, &bounds, parts);
-                let slice = is_known.then(slice).flatten();
-                slice.map(|slice| slice + GREATEST_SHARE)
+                let slice = expected_slice(&self.probe, build, &spec.key, &bounds, parts);
+                let slice = slice.map(|slice| slice + GREATEST_SHARE);
+                slice.filter(|share| {
+                    let rows = rows(&self.probe).zip(expected_scanned_rows(build));
+                    let is_worth_it = |(probe, build): (usize, usize)| {
+                        options.pruning == PruningChoice::Always
+                            || are_worth_reading(probe / tasks, build, *share)
+                    };
+                    let reads_keys = || can_be_read(&seeking, &self.probe);
+                    fits || rows.is_some_and(is_worth_it) && reads_keys()
+                })
             }
             None => {
                 let is_known = fits || is_told_by_row_groups(&spec.bounds, &self.probe);
@@ -112,6 +119,11 @@ impl RangeJoinExec {
         let probe = ordered.map_or_else(|| Arc::clone(&self.probe), |ordered| ordered.probe);
         self.remade(probe, Arc::new(rows), self.parts.clone())
     }
+}
+
+/// The number of rows of a plan, if statistics tell.
+fn rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    statistics(plan)?.num_rows.get_value().copied()
 }
 
 /// Whether a task reads all of its probe rows ahead.

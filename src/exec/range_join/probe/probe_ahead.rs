@@ -28,7 +28,9 @@ use crate::exec::range_join::reach::collected_reach::{
 use crate::exec::range_join::reach::intervals::{Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS};
 use crate::exec::range_join::reach::nearest_rows::{SoughtRows, first_share};
 use crate::exec::range_join::reach::nearest_slices::read_slices;
-use crate::exec::range_join::reach::probe_keys::{can_be_read, read_keys, span};
+use crate::exec::range_join::reach::probe_keys::{
+    MIN_ROWS_PER_READ_WINDOW, are_worth_reading, can_be_read, read_keys, span,
+};
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
 use crate::exec::range_join::reach::sought::Sought;
@@ -44,10 +46,6 @@ use rmq_arrow::common::workers::Workers;
 /// Windows that reach more of a build side than this do not prune it: the scan reads most of it all the same, and all
 /// of it may be kept.
 pub(crate) const MAX_SHARE: f64 = 0.6;
-
-/// With more than one probe row for so many build rows, all of a build side is read: to make out a window takes as long
-/// as to read and sort two rows.
-const MIN_ROWS_PER_READ_WINDOW: usize = 2;
 
 /// The part of the free memory that rows which are read ahead may take.
 const MEMORY_PART: usize = 8;
@@ -224,12 +222,11 @@ impl ProbeAhead {
             return None;
         }
         // Where the files don't tell how far bounds are apart, their keys would most likely be read in vain.
-        let span = span(&seeking, probe).await;
-        let share = extent
-            .numbers()
-            .zip(span)
-            .map(|(ends, span)| first_share(ends, span));
-        if share.is_none_or(|share| !is_less(Some(share))) {
+        let (span, rows) = span(&seeking, probe).await?;
+        let share = first_share(extent.numbers()?, span);
+        let is_forced = self.options().pruning == PruningChoice::Always;
+        let scanned = expected_scanned_rows(build)?;
+        if !is_less(Some(share)) || !is_forced && !are_worth_reading(rows, scanned, share) {
             return None;
         }
         let seekers = read_keys(seeking, probe, &self.context, self.most_bytes()).await;

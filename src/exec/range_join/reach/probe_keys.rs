@@ -28,16 +28,31 @@ use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
 use crate::exec::range_join::reach::statistics_reach::extremes_of_all;
 use crate::exec::range_join::reach::whole_keys::number;
 
+/// With more than one probe row for so many build rows, all of a build side is read: to make out a window takes as long
+/// as to read and sort two rows.
+pub(crate) const MIN_ROWS_PER_READ_WINDOW: usize = 2;
+
 /// Whether the keys of a probe side can be read before its rows are.
 pub(crate) fn can_be_read(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> bool {
     !seeking.is_by_row() && ScanPlan::of(probe).is_some_and(|scanned| scanned.reads_files())
 }
 
-/// How far the bounds from which rows are sought are apart, by the statistics of the probe side's files.
-pub(crate) async fn span(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> Option<i128> {
+/// Whether to read the keys of so many probe rows is less than to read all of so many build rows, where otherwise
+/// `share` of these are read.
+#[expect(clippy::cast_precision_loss, reason = "estimates")]
+pub(crate) fn are_worth_reading(probe_rows: usize, build_rows: usize, share: f64) -> bool {
+    (probe_rows * MIN_ROWS_PER_READ_WINDOW) as f64 <= (1.0 - share) * build_rows as f64
+}
+
+/// How far the bounds from which rows are sought are apart, by the statistics of the probe side's files, and about how
+/// many rows these have.
+pub(crate) async fn span(
+    seeking: &Seeking,
+    probe: &Arc<dyn ExecutionPlan>,
+) -> Option<(i128, usize)> {
     let (_, bound) = &seeking.spec.bounds[seeking.sought.bound];
-    let (least, greatest) = extremes_of_all(bound, probe).await?;
-    Some(number(&greatest)?.saturating_sub(number(&least)?))
+    let (least, greatest, rows) = extremes_of_all(bound, probe).await?;
+    Some((number(&greatest)?.saturating_sub(number(&least)?), rows))
 }
 
 /// What all rows of a probe side seek; `None` if their keys take more than so many bytes.

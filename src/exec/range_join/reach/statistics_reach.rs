@@ -55,30 +55,34 @@ pub(crate) async fn reach_of_statistics(
     Reach::of_windows(spec, build, &windows).map(Some)
 }
 
-/// The least and the greatest value of a bound over all rows of a probe side in files; `None` if statistics don't tell.
+/// The least and the greatest value of a bound over all rows of a probe side in files, and about how many these are;
+/// `None` if statistics don't tell.
 pub(crate) async fn extremes_of_all(
     bound: &PhysicalExprRef,
     probe: &Arc<dyn ExecutionPlan>,
-) -> Option<(ScalarValue, ScalarValue)> {
+) -> Option<(ScalarValue, ScalarValue, usize)> {
     let scan = ScanPlan::of_any_files(probe)?;
     let bound = scan.over_scan(bound)?;
     let column = grows_with(&bound)?.clone();
     // What is wrong with a file, the scan will say.
     let row_groups = row_group_statistics(&scan, &[column]).await.ok().flatten();
-    let ends = row_groups?
-        .iter()
-        .map(|part| extremes(&bound, part))
-        .collect::<Option<Vec<_>>>()?;
+    let known = row_groups?.into_iter().map(|part| {
+        let (least, greatest) = extremes(&bound, &part)?;
+        Some((least, greatest, *part.num_rows.get_value()?))
+    });
+    let known = known.collect::<Option<Vec<_>>>()?;
     let less = |a: &ScalarValue, b: &ScalarValue| a.partial_cmp(b) == Some(Ordering::Less);
-    ends.into_iter().reduce(|(least, greatest), (low, high)| {
-        let least = if less(&low, &least) { low } else { least };
-        let greatest = if less(&greatest, &high) {
-            high
-        } else {
-            greatest
-        };
-        (least, greatest)
-    })
+    known
+        .into_iter()
+        .reduce(|(least, greatest, rows), (low, high, more)| {
+            let least = if less(&low, &least) { low } else { least };
+            let greatest = if less(&greatest, &high) {
+                high
+            } else {
+                greatest
+            };
+            (least, greatest, rows + more)
+        })
 }
 
 /// Whether the statistics of row groups may tell how far the windows of a probe side reach.
