@@ -27,6 +27,7 @@ use crate::kept::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
 use crate::kept::table_version::VersionedTable;
 use crate::optimizer::physical::guarded_rule::GuardedRule;
 use crate::optimizer::physical::joins_to_range_joins::JoinToRangeJoin;
+use crate::optimizer::physical::outer_constants::HideOuterConstants;
 use crate::optimizer::physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
 use crate::optimizer::physical::row_order::{KeepRowOrder, ShowRowOrder};
 use crate::optimizer::physical::unique_groups::UseUniqueGroups;
@@ -371,6 +372,7 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
         (
             Position::Before(repartition.name()),
             vec![
+                Arc::new(HideOuterConstants),
                 Arc::new(JoinToRangeJoin),
                 Arc::new(KeepRowOrder),
                 Arc::new(PartitionRangeJoins),

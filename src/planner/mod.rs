@@ -4,12 +4,12 @@
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
 //! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
 //! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
-//! subqueries that would have another column's (`subquery_names`) and for outer columns (`outer_names`), with the
-//! clauses of windows that others begin with (`base_windows`), with the side of semi joins (`semi_joins`), and with
-//! types of parameters (`parameter_types`).
-//! `hints` says what to write where DataFusion's errors don't. `memory_limit` has indexes give way in the
-//! session's memory pool.
+//! subqueries that would have another column's (`subquery_names`) and for outer columns (`outer_names`), which arrays
+//! may have (`array_literals`), with the clauses of windows that others begin with (`base_windows`), with the side of
+//! semi joins (`semi_joins`), and with types of parameters (`parameter_types`). `hints` says what to write where
+//! DataFusion's errors don't. `memory_limit` has indexes give way in the session's memory pool.
 
+pub(crate) mod array_literals;
 pub(crate) mod asof_join;
 pub(crate) mod asof_outer;
 pub(crate) mod base_windows;

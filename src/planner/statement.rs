@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::ast::{self, Visit, VisitMut};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
+use crate::planner::array_literals::call_arrays;
 use crate::planner::asof_join::nest_in;
 use crate::planner::base_windows::resolve_base_windows;
 use crate::planner::hints;
@@ -173,8 +174,9 @@ fn parsed(statement: &mut Statement) -> Option<&mut ast::Statement> {
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
 /// so that a session with this extension can plan it, names subqueries in a SELECT list whose name another column has,
 /// puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does, which
-/// sqlparser does not, and SEMI JOIN as LEFT SEMI JOIN, and makes the parameters of LIMIT integers in PREPARE. Returns
-/// whether it changed a query otherwise than that.
+/// sqlparser does not, SEMI JOIN as LEFT SEMI JOIN, and `[q.a, q.b]` as `make_array(q.a, q.b)`, which may have outer
+/// columns, and makes the parameters of LIMIT integers in PREPARE. Returns whether it changed a query otherwise than
+/// that.
 ///
 /// DataFusion 55 shows extensions no ASOF JOIN but those in parentheses and in subqueries in FROM. It drops an OVER of
 /// a scalar function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in
@@ -207,5 +209,12 @@ fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
     let has_outer = name_outer_columns(sql);
     let has_names = name_subqueries(sql, None);
     let has_sides = name_left_side(sql);
-    Ok(nest_in(sql) || has_other_operands || has_windows || has_outer || has_names || has_sides)
+    let has_arrays = call_arrays(sql);
+    Ok(nest_in(sql)
+        || has_other_operands
+        || has_windows
+        || has_outer
+        || has_names
+        || has_sides
+        || has_arrays)
 }

@@ -26,6 +26,7 @@ use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use crate::exprs::{columns, group_keys, named};
 use crate::outer::{Replacement, outer_of};
 use crate::refusal::{Found, refuse};
+use crate::unions::rows_of;
 
 /// What is pushed down.
 pub(crate) struct Elimination<'a> {
@@ -116,7 +117,7 @@ impl Elimination<'_> {
             }
             LogicalPlan::Join(join) => self.push_join(plan, join),
             LogicalPlan::Union(union) => self.push_union(union),
-            LogicalPlan::Values(values) => self.push_values(plan, values),
+            LogicalPlan::Values(values) => self.push(&rows_of(values)?),
             LogicalPlan::Unnest(unnest) => self.push_unnest(unnest),
             LogicalPlan::Repartition(repartition) => self.push(&repartition.input),
             LogicalPlan::Extension(extension) if (self.extends)(extension.node.as_ref()) => {
@@ -213,7 +214,7 @@ impl Elimination<'_> {
     fn replaced_one(&self, node: &LogicalPlan, input: &LogicalPlan, expr: Expr) -> Found<Expr> {
         let by = self.domain_of(input);
         let replacement = Replacement {
-            outer: &self.outer,
+            outer: &columns(self.outer.clone()),
             by: &by,
         };
         Ok(replacement.in_expr(expr, node)?)

@@ -18,7 +18,7 @@ use crate::branches::{Branch, CannotFail, Replacing, may_fail, only_compares, re
 use crate::domain::{RepeatsRows, source, volatile_in};
 use crate::exprs::columns;
 use crate::membership::{Decisive, Membership};
-use crate::outer::{Replacement, is_correlated, outer_of, subquery_of};
+use crate::outer::{Replacement, is_correlated, outer_of, reference_to, subquery_of};
 use crate::single_row::single_row_udf;
 use crate::ties::without_ties;
 
@@ -98,6 +98,7 @@ impl<'a> Input<'a> {
                 ..place
             };
             compared.expr = self.replaced(compared.expr.clone(), of_value)?;
+            compared.expr = self.without_subquery(compared.expr.clone(), &[])?;
         }
         if !membership.negated {
             self.members(&membership, Decisive::Matches, JoinType::LeftSemi)?;
@@ -132,14 +133,29 @@ impl<'a> Input<'a> {
         replaced_in(expr, &branch, &mut InPlace { input: self, place })
     }
 
+    /// An expression as a column, for the rows that meet all conditions.
+    fn column(&mut self, expr: Expr, taken: &[Expr]) -> Result<Expr> {
+        let name = self.lifting.name();
+        let mut exprs = columns(self.plan.schema().columns());
+        exprs.push(only_where(taken, expr)?.alias(&name));
+        let plan = Arc::new(self.plan.clone());
+        self.plan = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
+        Ok(Expr::Column(Column::new_unqualified(name)))
+    }
+
+    /// What is compared in the condition of a join, where a subquery has no plan.
+    fn without_subquery(&mut self, expr: Expr, taken: &[Expr]) -> Result<Expr> {
+        if !expr.exists(|e| Ok(subquery_of(e).is_some()))? {
+            return Ok(expr);
+        }
+        let taken = if has_set(taken)? { &[] } else { taken };
+        self.column(expr, taken)
+    }
+
     /// The subquery with NULL in place of the outer columns of rows that do not need it.
     fn guarded(&mut self, subquery: &Subquery, taken: &[Expr]) -> Result<Subquery> {
-        // Other subqueries than scalar ones have no plan in a projection.
-        let is_set = |e: &Expr| subquery_of(e).is_some() && !matches!(e, Expr::ScalarSubquery(_));
-        for condition in taken {
-            if condition.exists(|e| Ok(is_set(e)))? {
-                return Ok(subquery.clone());
-            }
+        if has_set(taken)? {
+            return Ok(subquery.clone());
         }
         let mut outer = outer_of(&subquery.subquery)?;
         outer.retain(|column| self.plan.schema().has_column(column));
@@ -160,7 +176,7 @@ impl<'a> Input<'a> {
         let plan = Arc::new(self.plan.clone());
         let guarded = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
         let replacement = Replacement {
-            outer: &outer,
+            outer: &columns(outer),
             by: &by,
         };
         let plan = replacement.in_plan(&subquery.subquery, &[])?;
@@ -187,15 +203,27 @@ impl<'a> Input<'a> {
             return Ok(self.join(right, JoinType::Left, None)?.pop());
         }
         let value = columns(rows.schema().columns()).into_iter().next();
-        let (Some(value), Some(about)) = (value, outer_of(&rows)?.into_iter().next()) else {
+        let (Some(value), Some(about)) = (value, self.about(&rows)?) else {
             return Ok(None);
         };
         let any_and_number = vec![first_value_udaf().call(vec![value]), count(lit(1_i64))];
         let rows = Aggregate::try_new(Arc::new(rows), vec![], any_and_number)?;
         let right = self.right_side(subquery, LogicalPlan::Aggregate(rows))?;
         let mut args = self.join(right, JoinType::Left, None)?;
-        args.push(Expr::Column(about));
+        args.push(about);
         Ok(Some(single_row_udf().call(args)))
+    }
+
+    /// A column that a subquery refers to, of the query next to it if there is one.
+    fn about(&self, rows: &LogicalPlan) -> Result<Option<Expr>> {
+        let outer = outer_of(rows)?;
+        let mut next = outer.iter();
+        if let Some(column) = next.find(|column| self.plan.schema().has_column(column)) {
+            return Ok(Some(Expr::Column(column.clone())));
+        }
+        outer
+            .first()
+            .map_or(Ok(None), |column| reference_to(column, rows))
     }
 
     /// Whether EXISTS, IN, ANY or ALL is true.
@@ -333,15 +361,9 @@ impl Replacing for InPlace<'_, '_> {
     }
 
     fn evaluate_once(&mut self, condition: Expr, branch: &Branch) -> Result<Expr> {
-        let input = &mut *self.input;
-        let name = input.lifting.name();
-        let column = Expr::Column(Column::new_unqualified(&name));
         // An integer: DataFusion rewrites a CASE with Boolean results to AND and OR, which do not guard.
         let condition = when(condition, lit(1_i64)).end()?;
-        let mut exprs = columns(input.plan.schema().columns());
-        exprs.push(only_where(&branch.taken, condition)?.alias(name));
-        let plan = Arc::new(input.plan.clone());
-        input.plan = LogicalPlan::Projection(Projection::try_new(exprs, plan)?);
+        let column = self.input.column(condition, &branch.taken)?;
         Ok(column.eq(lit(1_i64)))
     }
 
@@ -361,6 +383,9 @@ impl Replacing for InPlace<'_, '_> {
                 input.value(&subquery)?
             }
             (_, Some(mut membership)) => {
+                if let Some(compared) = &mut membership.compared {
+                    compared.expr = input.without_subquery(compared.expr.clone(), &branch.taken)?;
+                }
                 membership.subquery = input.guarded(&membership.subquery, &branch.taken)?;
                 Some(input.truth(&membership, branch.is_condition)?)
             }
@@ -368,6 +393,17 @@ impl Replacing for InPlace<'_, '_> {
         };
         Ok(value.unwrap_or(expr))
     }
+}
+
+/// Whether one of these conditions has EXISTS, IN, ANY or ALL, which have no plan in a projection.
+fn has_set(conditions: &[Expr]) -> Result<bool> {
+    let is_set = |e: &Expr| subquery_of(e).is_some() && !matches!(e, Expr::ScalarSubquery(_));
+    for condition in conditions {
+        if condition.exists(|e| Ok(is_set(e)))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// An expression for the rows that meet all conditions, NULL for others.

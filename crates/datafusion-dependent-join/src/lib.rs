@@ -57,6 +57,7 @@ mod rule;
 mod simple;
 mod single_row;
 mod ties;
+mod unions;
 
 use std::sync::Arc;
 

@@ -27,8 +27,8 @@ use datafusion_common::{
 use datafusion_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion_expr::{
-    Expr, Filter, Join, LogicalPlan, Operator, Projection, Sort, Union, binary_expr, lit,
-    not_exists,
+    Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, Operator, Projection, Sort, Union,
+    binary_expr, exists, lit, not_exists,
 };
 
 use crate::domain::is_repeatable;
@@ -38,6 +38,7 @@ use crate::input::{Input, Lifting, Place};
 use crate::membership::Membership;
 use crate::outer::{has_subquery, lateral, outer_of, outer_of_expr, subquery_of};
 use crate::ties::without_ties;
+use crate::unions::rows_of;
 
 /// The node with joins in place of subqueries, and the same columns.
 pub(crate) fn lift(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transformed<LogicalPlan>> {
@@ -51,6 +52,12 @@ pub(crate) fn lift(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transform
         | LogicalPlan::Aggregate(_)
         | LogicalPlan::Window(_)
         | LogicalPlan::Sort(_) => lift_expressions(node, lifting),
+        LogicalPlan::Distinct(Distinct::On(on)) => lift_distinct_on(&node, on, lifting),
+        LogicalPlan::Values(values) => Ok(Transformed::yes(
+            rows_of(values)?
+                .transform_down(|row| lift(row, lifting))?
+                .data,
+        )),
         _ => Ok(Transformed::no(node)),
     }
 }
@@ -156,6 +163,43 @@ fn lift_expressions(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transfor
     Ok(Transformed::yes(plan))
 }
 
+/// DISTINCT ON, whose expressions are also the first ones of its ORDER BY.
+fn lift_distinct_on(
+    node: &LogicalPlan,
+    on: &DistinctOn,
+    lifting: &dyn Lifting,
+) -> Result<Transformed<LogicalPlan>> {
+    let place = Place {
+        node,
+        is_conjunct: false,
+        is_condition: false,
+        is_branch: false,
+    };
+    let mut input = Input::new(Arc::clone(&on.input), lifting);
+    let mut known: Vec<(Expr, Expr)> = vec![];
+    let mut replaced = |expr: &Expr| {
+        if let Some((_, column)) = known.iter().find(|(old, _)| old == expr) {
+            return Ok(column.clone());
+        }
+        let column = input.replaced(expr.clone(), place)?;
+        known.push((expr.clone(), column.clone()));
+        Ok(column)
+    };
+    let keys = on.on_expr.iter().map(&mut replaced);
+    let keys = keys.collect::<Result<_>>()?;
+    let order = on.sort_expr.iter().flatten();
+    let order = order.map(|key| Ok(key.with_expr(replaced(&key.expr)?)));
+    let order = order.collect::<Result<Vec<_>>>()?;
+    let order = on.sort_expr.is_some().then_some(order);
+    let exprs = on.select_expr.iter().map(&mut replaced);
+    let exprs = named(exprs.collect::<Result<_>>()?, &on.schema);
+    if !input.is_new {
+        return Ok(Transformed::no(node.clone()));
+    }
+    let on = DistinctOn::try_new(keys, exprs, order, Arc::new(input.plan))?;
+    Ok(Transformed::yes(LogicalPlan::Distinct(Distinct::On(on))))
+}
+
 /// The input of ORDER BY, with the columns that its subqueries refer to. DataFusion's SQL planner adds those only that
 /// ORDER BY itself has.
 fn with_columns_of_order(sort: &Sort) -> Result<LogicalPlan> {
@@ -187,6 +231,9 @@ fn lift_condition(
     join: &Join,
     lifting: &dyn Lifting,
 ) -> Result<Transformed<LogicalPlan>> {
+    if let Some(filter) = as_exists(node, join, lifting)? {
+        return lift(filter, lifting);
+    }
     let is_inner = join.join_type == JoinType::Inner;
     if !is_inner && (!is_outer(join) || lateral(&join.right).is_some()) {
         return Ok(Transformed::no(node.clone()));
@@ -269,13 +316,7 @@ fn is_outer(join: &Join) -> bool {
 /// ```
 fn pairs_and_others(join: &Join, lifting: &dyn Lifting) -> Result<LogicalPlan> {
     let (left, right) = (without_ties(&join.left)?, without_ties(&join.right)?);
-    let is_same = match join.null_equality {
-        NullEquality::NullEqualsNothing => Operator::Eq,
-        NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
-    };
-    let on = join.on.iter().cloned();
-    let on = on.map(|(l, r)| binary_expr(l, is_same, r));
-    let condition = conjunction(on.chain(join.filter.clone())).unwrap_or_else(|| lit(true));
+    let condition = condition_of(join);
     if condition.is_volatile()
         || !is_repeatable(&left, lifting.repeats_rows())?
         || !is_repeatable(&right, lifting.repeats_rows())?
@@ -313,18 +354,10 @@ fn pairs_and_others(join: &Join, lifting: &dyn Lifting) -> Result<LogicalPlan> {
         if join.join_type == other_type {
             continue;
         }
-        let rows_of = rows.schema();
-        let about_row = condition.clone().transform_up(|e| match e {
-            Expr::Column(column) if rows_of.has_column(&column) => {
-                let field = Arc::clone(rows_of.field_from_column(&column)?);
-                Ok(Transformed::yes(Expr::OuterReferenceColumn(field, column)))
-            }
-            other => Ok(Transformed::no(other)),
-        })?;
-        let matches = Filter::try_new(about_row.data, Arc::new(others.clone()))?;
-        let matches = lift(LogicalPlan::Filter(matches), lifting)?.data;
+        let matches = matches_of(rows, others, condition.clone(), lifting)?;
         let alone = Filter::try_new(not_exists(Arc::new(matches)), Arc::new(rows.clone()))?;
         let alone = lift(LogicalPlan::Filter(alone), lifting)?.data;
+        let rows_of = rows.schema();
         let exprs = all.iter().zip(join.schema.fields()).map(|(column, field)| {
             match column.column_refs().iter().all(|c| rows_of.has_column(c)) {
                 true => Ok(column.clone()),
@@ -336,6 +369,70 @@ fn pairs_and_others(join: &Join, lifting: &dyn Lifting) -> Result<LogicalPlan> {
     let union = LogicalPlan::Union(Union::try_new(parts)?);
     let all = columns(union.schema().columns());
     projected(union, all, &join.schema)
+}
+
+/// The condition of a join, with that of its keys.
+fn condition_of(join: &Join) -> Expr {
+    let is_same = match join.null_equality {
+        NullEquality::NullEqualsNothing => Operator::Eq,
+        NullEquality::NullEqualsNull => Operator::IsNotDistinctFrom,
+    };
+    let on = join.on.iter().cloned();
+    let on = on.map(|(l, r)| binary_expr(l, is_same, r));
+    conjunction(on.chain(join.filter.clone())).unwrap_or_else(|| lit(true))
+}
+
+/// The rows of one side of a join that match the row of the other side, whose columns are outer ones.
+fn matches_of(
+    row: &LogicalPlan,
+    others: &LogicalPlan,
+    condition: Expr,
+    lifting: &dyn Lifting,
+) -> Result<LogicalPlan> {
+    let of_row = row.schema();
+    let about_row = condition.transform_up(|e| match e {
+        Expr::Column(column) if of_row.has_column(&column) => {
+            let field = Arc::clone(of_row.field_from_column(&column)?);
+            Ok(Transformed::yes(Expr::OuterReferenceColumn(field, column)))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    let matches = Filter::try_new(about_row.data, Arc::new(others.clone()))?;
+    Ok(lift(LogicalPlan::Filter(matches), lifting)?.data)
+}
+
+/// A semi or anti join with a subquery in its condition as EXISTS.
+fn as_exists(
+    node: &LogicalPlan,
+    join: &Join,
+    lifting: &dyn Lifting,
+) -> Result<Option<LogicalPlan>> {
+    let (rows, others, is_semi) = match join.join_type {
+        JoinType::LeftSemi => (&join.left, &join.right, true),
+        JoinType::LeftAnti => (&join.left, &join.right, false),
+        JoinType::RightSemi => (&join.right, &join.left, true),
+        JoinType::RightAnti => (&join.right, &join.left, false),
+        _ => return Ok(None),
+    };
+    let place = Place {
+        node,
+        is_conjunct: false,
+        is_condition: false,
+        is_branch: false,
+    };
+    let is_taken = |e: &Expr| Ok(subquery_of(e).is_some() && lifting.takes(e, place)?);
+    if lateral(&join.right).is_some()
+        || !join
+            .filter
+            .as_ref()
+            .map_or(Ok(false), |filter| filter.exists(is_taken))?
+    {
+        return Ok(None);
+    }
+    let matches = matches_of(rows, others, condition_of(join), lifting)?;
+    let exists = if is_semi { exists } else { not_exists };
+    let filter = Filter::try_new(exists(Arc::new(matches)), Arc::clone(rows))?;
+    Ok(Some(LogicalPlan::Filter(filter)))
 }
 
 /// A plan whose first columns are those of `schema`, with these only.

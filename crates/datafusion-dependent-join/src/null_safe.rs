@@ -24,7 +24,10 @@ pub(crate) fn all_same(
             _ if !is_nullable => conditions.push(l.eq(r)),
             Ok(zero) if !data_type.is_nested() => {
                 let or_zero = |e: &Expr| coalesce(vec![e.clone(), lit(zero.clone())]);
-                conditions.push(or_zero(&l).eq(or_zero(&r)));
+                // The type of NULL has no other value.
+                if !zero.is_null() {
+                    conditions.push(or_zero(&l).eq(or_zero(&r)));
+                }
                 conditions.push(l.is_null().eq(r.is_null()));
             }
             _ => conditions.push(binary_expr(l, Operator::IsNotDistinctFrom, r)),

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{Column, DFSchemaRef, Result};
+use datafusion_common::{Column, DFSchema, DFSchemaRef, Result};
 use datafusion_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion_expr::expr_rewriter::NamePreserver;
-use datafusion_expr::{Expr, Join, LogicalPlan, Subquery};
+use datafusion_expr::{Expr, ExprSchemable, Join, LogicalPlan, Subquery};
 
 /// The subquery, if this side of a join refers to the other side.
 pub(crate) fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
@@ -40,6 +40,22 @@ fn collect_outer(
 pub fn outer_of(plan: &LogicalPlan) -> Result<Vec<Column>> {
     let mut found = vec![];
     collect_outer(plan, &[], &mut found)?;
+    Ok(found)
+}
+
+/// How a plan refers to a column of a query around it.
+pub(crate) fn reference_to(column: &Column, plan: &LogicalPlan) -> Result<Option<Expr>> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|e| {
+                if matches!(e, Expr::OuterReferenceColumn(_, outer) if outer == column) {
+                    found = Some(e.clone());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
     Ok(found)
 }
 
@@ -143,32 +159,50 @@ pub fn from_outer(expr: Expr) -> Result<Expr> {
     Ok(plain?.data)
 }
 
-/// Which columns take the place of which outer columns.
+/// Which columns take the place of which expressions over outer columns.
 pub(crate) struct Replacement<'a> {
-    pub(crate) outer: &'a [Column],
+    pub(crate) outer: &'a [Expr],
     pub(crate) by: &'a [Column],
 }
 
 impl Replacement<'_> {
-    fn find(&self, column: &Column) -> Option<&Column> {
-        let position = self.outer.iter().position(|outer| outer == column)?;
-        self.by.get(position)
+    /// The column in place of an expression that has no columns but outer ones, and none of the schemas `within`.
+    fn find(&self, expr: &Expr, within: &[DFSchemaRef]) -> Result<Option<&Column>> {
+        let is_column = matches!(expr, Expr::OuterReferenceColumn(..));
+        if !is_column
+            && self
+                .outer
+                .iter()
+                .all(|outer| matches!(outer, Expr::Column(_)))
+        {
+            return Ok(None);
+        }
+        let plain = from_outer(expr.clone())?;
+        let Some(position) = self.outer.iter().position(|outer| *outer == plain) else {
+            return Ok(None);
+        };
+        let of_outer = plain.column_refs();
+        let is_within = |column: &&Column| within.iter().any(|schema| schema.has_column(column));
+        let is_outer = !expr.any_column_refs() && !of_outer.iter().any(is_within);
+        Ok(self.by.get(position).filter(|_| is_outer))
     }
 
     /// An expression of `node` with columns in place of outer columns.
     pub(crate) fn in_expr(&self, expr: Expr, node: &LogicalPlan) -> Result<Expr> {
         let inner = within_node(node, &[]);
-        let replaced = expr.transform_down(|e| match &e {
-            Expr::OuterReferenceColumn(_, column) => Ok(match self.find(column) {
-                Some(by) => Transformed::yes(Expr::Column(by.clone())),
-                None => Transformed::no(e),
-            }),
-            _ => self.in_subquery(e, &inner),
+        let replaced = expr.transform_down(|e| match self.find(&e, &[])? {
+            Some(by) => Ok(Transformed::yes(Expr::Column(by.clone()))),
+            None => self.in_subquery(e, &inner),
         });
         Ok(replaced?.data)
     }
 
-    fn in_subquery(&self, mut expr: Expr, within: &[DFSchemaRef]) -> Result<Transformed<Expr>> {
+    /// An expression with other outer columns in the subquery that it is.
+    pub(crate) fn in_subquery(
+        &self,
+        mut expr: Expr,
+        within: &[DFSchemaRef],
+    ) -> Result<Transformed<Expr>> {
         let Some(subquery) = subquery_of_mut(&mut expr) else {
             return Ok(Transformed::no(expr));
         };
@@ -196,19 +230,13 @@ impl Replacement<'_> {
         let preserver = NamePreserver::new(plan);
         let node = node.data.map_expressions(|expr| {
             let name = preserver.save(&expr);
-            let replaced = expr.transform_down(|e| match &e {
-                Expr::OuterReferenceColumn(field, column)
-                    if !within.iter().any(|schema| schema.has_column(column)) =>
-                {
-                    Ok(match self.find(column) {
-                        Some(by) => {
-                            let field = Arc::clone(field);
-                            Transformed::yes(Expr::OuterReferenceColumn(field, by.clone()))
-                        }
-                        None => Transformed::no(e),
-                    })
+            let replaced = expr.transform_down(|e| match self.find(&e, within)? {
+                Some(by) => {
+                    let (_, field) = e.to_field(&DFSchema::empty())?;
+                    let by = Expr::OuterReferenceColumn(field, by.clone());
+                    Ok(Transformed::yes(by))
                 }
-                _ => self.in_subquery(e, &inner),
+                None => self.in_subquery(e, &inner),
             })?;
             Ok(replaced.update_data(|expr| name.restore(expr)))
         })?;

@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{
     Column, DFSchema, DFSchemaRef, JoinType, Result, ScalarValue, Spans, plan_err,
 };
+use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::{
-    Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
+    Aggregate, Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
     UserDefinedLogicalNode, check_subquery_expr,
 };
 use datafusion_optimizer::optimizer::ApplyOrder;
@@ -20,14 +21,15 @@ use crate::domain::{RepeatsRows, is_set, source, volatile_in};
 use crate::elimination::Elimination;
 use crate::elimination::joins::join_of;
 use crate::evaluated_once::grouped_rows;
-use crate::exprs::{columns, named};
+use crate::exprs::{columns, group_keys, named};
 use crate::input::{Lifting, Place};
 use crate::last_aggregate::LastAggregate;
 use crate::lifting::lift;
 use crate::membership::of_any_row;
 use crate::null_safe::all_same;
 use crate::outer::{
-    has_outer, has_subquery, is_correlated, lateral, outer_of, subquery_of, within_node,
+    Replacement, from_outer, has_outer, has_subquery, is_correlated, lateral, outer_of,
+    subquery_of, within_node,
 };
 use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
@@ -71,6 +73,7 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
         let lifted = with_laterals(plan, &[])?.transform_up_with_subqueries(|node| {
             let node = match has_subquery(&node)? {
                 true => {
+                    check_aggregates(&node)?;
                     node.map_expressions(|expr| expr.transform_up(of_any_row))?
                         .data
                 }
@@ -88,10 +91,39 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
     }
 }
 
+/// Refuses subqueries in expressions of a node with aggregates of outer columns alone, which SQL computes in the query
+/// around.
+fn check_aggregates(node: &LogicalPlan) -> Result<()> {
+    let check_expr = |expr: &Expr| match expr {
+        Expr::AggregateFunction(_) if !expr.any_column_refs() && expr.contains_outer() => {
+            plan_err!(
+                "{} in a subquery is an aggregate of the query around it: write it in a subquery in FROM, as a column to which \
+             the other one refers",
+                from_outer(expr.clone())?.human_display()
+            )
+        }
+        _ => Ok(TreeNodeRecursion::Continue),
+    };
+    node.apply_expressions(|expr| {
+        expr.apply(|e| {
+            if let Some(subquery) = subquery_of(e) {
+                subquery.subquery.apply(|below| match below {
+                    LogicalPlan::Aggregate(_) => below.apply_expressions(|e| e.apply(check_expr)),
+                    // Its outer columns may be those of a table beside it.
+                    LogicalPlan::Subquery(_) => Ok(TreeNodeRecursion::Jump),
+                    _ => Ok(TreeNodeRecursion::Continue),
+                })?;
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(())
+}
+
 /// A plan below queries with these schemas, with lateral joins where the right side of a join refers to the left one.
 /// DataFusion's SQL planner does not see it where only subqueries of that side do.
 fn with_laterals(plan: LogicalPlan, around: &[DFSchemaRef]) -> Result<LogicalPlan> {
-    let plan = with_lateral(plan, around)?;
+    let plan = with_groups(with_lateral(plan, around)?)?;
     let of_exprs = within_node(&plan, around);
     // The right side of a join is the last.
     let mut of_inputs = vec![around.to_vec(); 2];
@@ -149,6 +181,41 @@ fn with_lateral(node: LogicalPlan, around: &[DFSchemaRef]) -> Result<LogicalPlan
         right: Arc::new(right),
         ..join.clone()
     }))
+}
+
+/// A node above an aggregate whose subqueries refer to the columns of its groups, where they repeat an expression of
+/// GROUP BY. DataFusion's SQL planner does so outside of subqueries only.
+fn with_groups(node: LogicalPlan) -> Result<LogicalPlan> {
+    let Some(aggregate) = aggregate_below(&node) else {
+        return Ok(node);
+    };
+    let keys = group_keys(aggregate).into_iter();
+    let keys = keys.zip(aggregate.schema.columns());
+    let (outer, by): (Vec<_>, Vec<_>) = keys
+        .filter(|(expr, _)| !matches!(expr, Expr::Column(_) | Expr::GroupingSet(_)))
+        .unzip();
+    if outer.is_empty() || !has_subquery(&node)? {
+        return Ok(node);
+    }
+    let replacement = Replacement {
+        outer: &outer,
+        by: &by,
+    };
+    let preserver = NamePreserver::new(&node);
+    let replaced = node.map_expressions(|expr| {
+        let name = preserver.save(&expr);
+        let replaced = expr.transform_down(|e| replacement.in_subquery(e, &[]))?;
+        Ok(replaced.update_data(|expr| name.restore(expr)))
+    });
+    Ok(replaced?.data)
+}
+
+fn aggregate_below(node: &LogicalPlan) -> Option<&Aggregate> {
+    match *node.inputs() {
+        [LogicalPlan::Aggregate(aggregate)] => Some(aggregate),
+        [below @ (LogicalPlan::Filter(_) | LogicalPlan::Window(_))] => aggregate_below(below),
+        _ => None,
+    }
 }
 
 /// The subqueries that DataFusion rejects.
@@ -350,6 +417,22 @@ impl OptimizerRule for UnnestDependentJoins {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
+        // A condition that is never true may have taken the place of all outer columns.
+        let inputs = plan.inputs();
+        if inputs
+            .iter()
+            .any(|input| matches!(input, LogicalPlan::Subquery(_)))
+        {
+            let plain = plan.clone().map_children(|input| match input {
+                LogicalPlan::Subquery(subquery) if !is_correlated(&subquery.subquery)? => {
+                    Ok(Transformed::yes(Arc::unwrap_or_clone(subquery.subquery)))
+                }
+                input => Ok(Transformed::no(input)),
+            })?;
+            if plain.transformed {
+                return Ok(plain);
+            }
+        }
         if let Some(unnested) = self.unnest(&plan, config)? {
             return Ok(Transformed::yes(unnested));
         }

@@ -7,6 +7,7 @@
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
 //! - `build_origins`: EXPLAIN says whether build sides are kept.
+//! - `outer_constants`: constants of the side of an outer join that has NULLs are none above the join.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
 //! - `window_frames`: window functions over frames that slide are answered as ranges.
 //! - `guarded_rule`: rules of DataFusion that move filters, projections and orders leave those where they would err.
@@ -19,6 +20,7 @@ pub(crate) mod join_filter;
 pub(crate) mod joins_to_range_joins;
 pub(crate) mod no_range;
 pub(crate) mod null_safe_filter;
+pub(crate) mod outer_constants;
 pub(crate) mod partition_joins;
 pub(crate) mod physical_rule;
 pub(crate) mod quadratic_joins;

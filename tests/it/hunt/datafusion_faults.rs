@@ -350,6 +350,13 @@ const FAULTS: &[Fault] = &[
         right: &["2"],
         wrong: &["1", "2"],
     },
+    // The columns of an array are looked for in the query next to it.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE cardinality([t.id]) = 1 AND u.id < t.id)",
+        right: &["1", "2"],
+        wrong: &["No field named t.id"],
+    },
     // The fraction of a difference of more than 2.1 seconds is lost.
     Fault {
         options: &[],

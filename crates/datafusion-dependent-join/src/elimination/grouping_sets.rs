@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use datafusion_common::{Result, ScalarValue};
 use datafusion_expr::utils::powerset;
-use datafusion_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, Projection, Union, lit};
+use datafusion_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder, lit};
 use datafusion_functions_aggregate::count::count_all;
 
 use crate::exprs::{columns, named};
+use crate::unions::union_of;
 
 /// The rows of an aggregate with several groupings. None if it has one.
 pub(super) fn united(aggregate: &Aggregate) -> Result<Option<LogicalPlan>> {
@@ -51,15 +52,10 @@ pub(super) fn united(aggregate: &Aggregate) -> Result<Option<LogicalPlan>> {
             exprs.push(lit(id.cast_to(field.data_type())?));
         }
         exprs.extend(values);
-        let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
+        let grouped = LogicalPlan::Aggregate(grouped);
         let exprs = named(exprs, &aggregate.schema);
-        let projection = Projection::try_new(exprs, grouped)?;
-        Ok(Arc::new(LogicalPlan::Projection(projection)))
+        LogicalPlanBuilder::from(grouped).project(exprs)?.build()
     });
-    let union = Union::try_new(inputs.collect::<Result<_>>()?)?;
-    let exprs = columns(union.schema.columns());
-    let exprs = named(exprs, &aggregate.schema);
-    let union = Arc::new(LogicalPlan::Union(union));
-    let projection = Projection::try_new(exprs, union)?;
-    Ok(Some(LogicalPlan::Projection(projection)))
+    let names = aggregate.schema.columns();
+    Ok(Some(union_of(inputs.collect::<Result<_>>()?, &names)?))
 }

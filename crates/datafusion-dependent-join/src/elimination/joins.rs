@@ -94,7 +94,7 @@ impl Elimination<'_> {
         let left = self.push(&join.left)?;
         let domain = self.domain_of(&left);
         let replacement = Replacement {
-            outer: &self.outer,
+            outer: &columns(self.outer.clone()),
             by: &domain,
         };
         let right = replacement.in_plan(&join.right, &[Arc::clone(join.left.schema())])?;

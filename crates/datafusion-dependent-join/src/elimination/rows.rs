@@ -7,7 +7,7 @@ use datafusion_common::{Column, ScalarValue};
 use datafusion_expr::expr::Sort as SortExpr;
 use datafusion_expr::utils::conjunction;
 use datafusion_expr::{
-    Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Values, Window, cast, lit,
+    Expr, ExprFunctionExt, LogicalPlan, Projection, Union, Unnest, Window, cast, lit,
 };
 use datafusion_functions::core::expr_fn::coalesce;
 use datafusion_functions_window::expr_fn::row_number;
@@ -15,61 +15,16 @@ use datafusion_functions_window::expr_fn::row_number;
 use crate::elimination::{Elimination, filtered};
 use crate::exprs::columns;
 use crate::refusal::{Found, refuse};
+use crate::unions::union_of;
 
 impl Elimination<'_> {
     pub(super) fn push_union(&self, union: &Union) -> Found<LogicalPlan> {
         let inputs = union.inputs.iter().map(|input| self.push(input));
-        let inputs = inputs.collect::<Found<Vec<_>>>()?;
-        self.united(inputs, &union.schema.columns())
-    }
-
-    /// The rows of several plans with the domain, with the names of `names`.
-    fn united(&self, inputs: Vec<LogicalPlan>, names: &[Column]) -> Found<LogicalPlan> {
-        let domain = self.domain_names();
-        let inputs = inputs.into_iter().map(|input| {
-            let domain = domain.iter().map(|name| (None, name.clone()));
-            let names = names
-                .iter()
-                .map(|name| (name.relation.clone(), name.name.clone()));
-            let all = columns(input.schema().columns()).into_iter();
-            let all = all.zip(names.chain(domain));
-            let exprs = all.map(|(expr, (relation, name))| expr.alias_qualified(relation, name));
-            let projection = Projection::try_new(exprs.collect(), Arc::new(input))?;
-            Ok(Arc::new(LogicalPlan::Projection(projection)))
-        });
-        let mut inputs = inputs.collect::<Found<Vec<_>>>()?;
-        match inputs.len() {
-            1 => Ok(Arc::unwrap_or_clone(inputs.remove(0))),
-            _ => {
-                let union = Union::try_new(inputs)?;
-                let all = columns(union.schema.columns());
-                // A union may drop qualifiers.
-                let relations = names
-                    .iter()
-                    .map(|name| (name.relation.clone(), name.name.clone()));
-                let names = relations.chain(domain.into_iter().map(|name| (None, name)));
-                let exprs = all.into_iter().zip(names);
-                let exprs =
-                    exprs.map(|(expr, (relation, name))| expr.alias_qualified(relation, name));
-                let exprs = exprs.collect();
-                let plan = Arc::new(LogicalPlan::Union(union));
-                Ok(LogicalPlan::Projection(Projection::try_new(exprs, plan)?))
-            }
-        }
-    }
-
-    pub(super) fn push_values(&self, plan: &LogicalPlan, values: &Values) -> Found<LogicalPlan> {
-        let fields = values.schema.fields();
-        let rows = values.values.iter().map(|row| {
-            let domain = self.domain()?;
-            let row = self.replaced(plan, &domain, row.clone())?;
-            let row = row.into_iter().zip(fields);
-            let row = row.map(|(expr, field)| cast(expr, field.data_type().clone()));
-            let of_domain = self.domain_of(&domain);
-            self.with_names(domain, row.collect(), of_domain, &values.schema)
-        });
-        let rows = rows.collect::<Found<Vec<_>>>()?;
-        self.united(rows, &values.schema.columns())
+        let inputs = inputs.collect::<Found<_>>()?;
+        let domain = self.domain_names().into_iter();
+        let names = union.schema.columns().into_iter();
+        let names: Vec<_> = names.chain(domain.map(Column::new_unqualified)).collect();
+        Ok(union_of(inputs, &names)?)
     }
 
     pub(super) fn push_unnest(&self, unnest: &Unnest) -> Found<LogicalPlan> {

@@ -207,3 +207,198 @@ async fn random_queries() -> Result<()> {
     }
     Ok(())
 }
+
+/// A session with small tables.
+async fn small() -> Result<Sessions> {
+    let tables = [
+        "CREATE TABLE q (id INT, k INT) AS VALUES (1, 1), (2, 4), (3, NULL)",
+        "CREATE TABLE p (k INT, v INT) AS VALUES (1, 5), (2, 7), (4, 3)",
+    ];
+    Sessions::new(&tables.map(String::from)).await
+}
+
+#[tokio::test]
+async fn a_subquery_is_compared_with_a_set() -> Result<()> {
+    let sessions = small().await?;
+    let highest = "(SELECT max(p.v) FROM p WHERE p.k <= q.k)";
+    let sql = format!(
+        "SELECT q.id, {highest} >= ALL (SELECT p.v FROM p WHERE p.k > 1) AS b FROM q ORDER BY q.id"
+    );
+    assert_eq!(
+        sessions.unnested(&sql).await?,
+        [["1", "false"], ["2", "true"], ["3", "NULL"]]
+    );
+    let sql = format!(
+        "SELECT q.id FROM q WHERE {highest} > ANY (SELECT p.v FROM p WHERE p.k > q.k) ORDER BY q.id"
+    );
+    assert_eq!(sessions.unnested(&sql).await?, [["1"]]);
+    let sql =
+        format!("SELECT q.id FROM q WHERE {highest} <> ALL (SELECT p.k + 5 FROM p) ORDER BY q.id");
+    assert_eq!(sessions.unnested(&sql).await?, [["1"]]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn rows_of_values_have_subqueries() -> Result<()> {
+    let sessions = small().await?;
+    let sql = "SELECT * FROM (VALUES ((SELECT max(v) FROM p), 1), ((SELECT min(v) FROM p), 2)) AS t (a, b) ORDER BY b";
+    assert_eq!(sessions.unnested(sql).await?, [["7", "1"], ["3", "2"]]);
+    let sql = "SELECT q.id, (SELECT max(t.c) FROM (VALUES ((SELECT max(p.v) FROM p WHERE p.k < q.k)), (q.k)) AS t (c)) \
+               AS m FROM q ORDER BY q.id";
+    assert_eq!(
+        sessions.unnested(sql).await?,
+        [["1", "1"], ["2", "7"], ["3", "NULL"]]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn groups_by_an_expression_have_subqueries_about_it() -> Result<()> {
+    let sessions = small().await?;
+    for (sql, expected) in [
+        (
+            "SELECT q.k % 3 AS j, (SELECT sum(p.v) FROM p WHERE p.k >= q.k % 3) AS s FROM q GROUP BY q.k % 3",
+            vec![vec!["1", "15"], vec!["NULL", "NULL"]],
+        ),
+        (
+            "SELECT q.k % 3 AS j FROM q GROUP BY q.k % 3 HAVING sum(q.k) > (SELECT max(p.k) FROM p WHERE p.k <> q.k % 3)",
+            vec![vec!["1"]],
+        ),
+        (
+            "SELECT q.k + 1 AS j, (q.k + 1) IN (SELECT p.k + (q.k + 1) - 2 FROM p) AS b FROM q GROUP BY (q.k + 1)",
+            vec![vec!["2", "true"], vec!["5", "true"], vec!["NULL", "NULL"]],
+        ),
+        (
+            "SELECT q.k % 3 AS j, (SELECT max((SELECT count(*) FROM p AS r WHERE r.k < p.k + q.k % 3)) FROM p) AS n, \
+             row_number() OVER (ORDER BY q.k % 3) AS o FROM q GROUP BY q.k % 3",
+            vec![vec!["1", "3", "1"], vec!["NULL", "0", "2"]],
+        ),
+    ] {
+        let mut rows = sessions.unnested(sql).await?;
+        rows.sort();
+        assert_eq!(rows, expected, "{sql}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn conditions_that_are_never_true_leave_no_subquery() -> Result<()> {
+    let sessions = small().await?;
+    let sql =
+        "SELECT q.id, (SELECT p.v FROM p WHERE 1 = 0 AND p.k = q.k) AS v FROM q ORDER BY q.id";
+    assert_eq!(
+        sessions.unnested(sql).await?,
+        [["1", "NULL"], ["2", "NULL"], ["3", "NULL"]]
+    );
+    let sql =
+        "SELECT q.id FROM q CROSS JOIN LATERAL (SELECT p.v FROM p WHERE 1 = 0 AND p.k = q.k) AS x";
+    assert!(sessions.unnested(sql).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn grouping_sets_of_outer_columns() -> Result<()> {
+    let sessions = small().await?;
+    for (sets, n) in [("GROUPING SETS (q.k)", "1"), ("ROLLUP (q.k)", "2")] {
+        let sql = format!(
+            "SELECT (SELECT count(*) FROM (SELECT q.k FROM p GROUP BY {sets}) AS t) AS n FROM q"
+        );
+        assert_eq!(sessions.unnested(&sql).await?, [[n]; 3], "{sets}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn outer_columns_of_the_type_of_null() -> Result<()> {
+    let sessions = small().await?;
+    let sql = "SELECT (SELECT max(42) OVER (PARTITION BY (SELECT x.c AS d)) AS m) AS m FROM (SELECT NULL AS c) AS x";
+    assert_eq!(sessions.unnested(sql).await?, [["42"]]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_first_outer_column_may_be_one_of_a_query_further_out() -> Result<()> {
+    let sessions = small().await?;
+    for (subquery, expected) in [
+        (
+            "(SELECT (SELECT q.k + p.v FROM p AS r WHERE r.k = q.k) FROM p WHERE p.k = q.k)",
+            ["6", "7", "NULL"],
+        ),
+        (
+            "(SELECT (SELECT r.v FROM p AS r WHERE r.k = q.k) FROM p WHERE p.k = 2)",
+            ["5", "3", "NULL"],
+        ),
+        (
+            "(SELECT (SELECT (SELECT r.v + 1 FROM p AS r WHERE r.k = q.k)))",
+            ["6", "4", "NULL"],
+        ),
+    ] {
+        let sql = format!("SELECT {subquery} AS v FROM q ORDER BY q.id");
+        assert_eq!(
+            sessions.unnested(&sql).await?,
+            expected.map(|v| [v]),
+            "{sql}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn conditions_of_semi_and_anti_joins_have_subqueries() -> Result<()> {
+    let sessions = small().await?;
+    for (condition, expected) in [
+        ("p.v > (SELECT min(r.v) FROM p AS r WHERE r.k <> p.k)", "1"),
+        (
+            "p.v > (SELECT min(r.v) + 2 FROM p AS r WHERE r.k > q.k)",
+            "",
+        ),
+        (
+            "p.v <= (SELECT min(r.v) FROM p AS r WHERE r.k <= q.k + p.k)",
+            "1 2",
+        ),
+    ] {
+        for (kind, is_semi) in [("LEFT SEMI", true), ("LEFT ANTI", false)] {
+            let sql = format!(
+                "SELECT q.id FROM q {kind} JOIN p ON p.k = q.k AND {condition} ORDER BY q.id"
+            );
+            let ids = ["1", "2", "3"].into_iter();
+            let ids: Vec<_> = ids
+                .filter(|id| expected.contains(id) == is_semi)
+                .map(|id| [id])
+                .collect();
+            assert_eq!(sessions.unnested(&sql).await?, ids, "{sql}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn distinct_on_a_subquery() -> Result<()> {
+    let sessions = small().await?;
+    let many = "(SELECT count(*) > 1 FROM p WHERE p.k <= q.k)";
+    let sql =
+        format!("SELECT DISTINCT ON ({many}) q.id, {many} AS m FROM q ORDER BY {many}, q.id DESC");
+    assert_eq!(
+        sessions.unnested(&sql).await?,
+        [["3", "false"], ["2", "true"]]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn aggregates_of_the_query_around_are_refused() -> Result<()> {
+    let sessions = small().await?;
+    for sql in [
+        "SELECT (SELECT sum(q.k) FROM p WHERE p.k = 1) AS s FROM q",
+        "SELECT q.id FROM q GROUP BY q.id HAVING EXISTS (SELECT 1 FROM p GROUP BY p.k HAVING p.k > max(q.k))",
+    ] {
+        let error = sessions.unnested(sql).await.expect_err(sql).to_string();
+        assert!(
+            error.contains("(q.k) in a subquery is an aggregate of the query around it"),
+            "{error}"
+        );
+    }
+    let sql = "SELECT (SELECT sum(q.k + p.k) FROM p WHERE p.k < 3) AS s FROM q ORDER BY q.id";
+    assert_eq!(sessions.unnested(sql).await?, [["5"], ["11"], ["NULL"]]);
+    Ok(())
+}

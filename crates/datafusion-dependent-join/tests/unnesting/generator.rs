@@ -132,7 +132,8 @@ impl<'a> Generator<'a> {
             }
             15 => {
                 let further = self.one_of(&["", " AND r.v = {a}"]);
-                format!("SELECT k, (SELECT max(r.v) FROM r WHERE r.k = {y}.k{further}) AS v {from}")
+                let value = self.one_of(&["max(r.v)", "DISTINCT {a}", "DISTINCT {b}"]);
+                format!("SELECT k, (SELECT {value} FROM r WHERE r.k = {y}.k{further}) AS v {from}")
             }
             16 => {
                 let further = self.one_of(&["", " AND r.v > {a}"]);
