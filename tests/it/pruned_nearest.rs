@@ -199,6 +199,11 @@ async fn sessions(
         set(ctx, "rmq.keep_indexes", "false");
         set(ctx, "rmq.range_joins", "always");
     }
+    if random.below(3) == 0 {
+        // As a task has them: in one partition, of which files are divided.
+        set(&with, "rmq.join_mode", "collected");
+        set(&with, "datafusion.optimizer.repartition_file_min_size", "1");
+    }
     set(&with, "rmq.pruning", "always");
     set(&without, "rmq.pruning", "never");
     ([with, without], distance)

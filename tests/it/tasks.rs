@@ -244,14 +244,15 @@ async fn collected_joins_return_what_one_node_returns() {
     tables(&[&memory], &DataType::Int64);
     let mut common = queries("p.g = q.g");
     common.extend(ordered_queries());
-    let folder = tempfile::tempdir().expect("a folder");
     let (mut one_task, mut several, mut wrong_if_shared) = (0, 0, 0);
-    for (partitions, storage) in [
-        (1, "partitions"),
-        (4, "partitions"),
-        (4, "one partition"),
-        (4, "files"),
+    for (partitions, storage, pruning) in [
+        (1, "partitions", "auto"),
+        (4, "partitions", "auto"),
+        (4, "one partition", "auto"),
+        (4, "files", "auto"),
+        (4, "files", "always"),
     ] {
+        let folder = tempfile::tempdir().expect("a folder");
         let ctxs = ["collected", "shared"].map(|mode| session(partitions, mode));
         let both: Vec<&SessionContext> = ctxs.iter().collect();
         match storage {
@@ -260,6 +261,7 @@ async fn collected_joins_return_what_one_node_returns() {
             _ => copy_tables(&memory, &both, Some(folder.path())).await,
         }
         let [ctx, shared] = &ctxs;
+        set(ctx, "rmq.pruning", pruning);
         let mut all = common.clone();
         if storage == "partitions" && partitions > 1 {
             // Of many pairs.

@@ -3,11 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, Statistics};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileGroupPartitioner, FileScanConfig, FileScanConfigBuilder, ParquetSource,
+};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::coop::{CooperativeExec, make_cooperative};
 use datafusion::physical_plan::execution_plan::SchedulingType;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -105,6 +114,68 @@ impl OrderedRowsExec {
     pub fn is_sliced(&self) -> bool {
         self.is_sliced
     }
+}
+
+/// The same rows in partitions that follow one another, so that they are read at the same time, where a task has them
+/// in one: those of the hidden plan, or parts of its Parquet files. Only files that `is_read` selects have rows that
+/// count.
+///
+/// # Errors
+/// `DataFusion`'s.
+pub(crate) fn divided(
+    plan: &Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+    is_read: impl Fn(&PartitionedFile) -> bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let rows = plan.downcast_ref::<OrderedRowsExec>();
+    let Some(rows) = rows.filter(|rows| rows.is_whole) else {
+        return Ok(Arc::clone(plan));
+    };
+    let mut scan = &rows.hidden;
+    // What these return of a row does not depend on others.
+    while scan.fetch().is_none()
+        && (scan.is::<FilterExec>() || scan.is::<ProjectionExec>() || scan.is::<CooperativeExec>())
+        && let [input] = *scan.children()
+    {
+        scan = input;
+    }
+    let source = scan.downcast_ref::<DataSourceExec>();
+    let files = source.and_then(|source| source.data_source().downcast_ref::<FileScanConfig>());
+    let groups = files.and_then(|files| {
+        if files.limit.is_some() || !files.file_source().is::<ParquetSource>() {
+            return None;
+        }
+        let [all] = files.file_groups.as_slice() else {
+            return None;
+        };
+        let read = all.iter().filter(|file| is_read(file)).cloned();
+        let groups = FileGroupPartitioner::new()
+            .with_target_partitions(config.execution.target_partitions)
+            .with_repartition_file_min_size(config.optimizer.repartition_file_min_size)
+            .repartition_file_groups(&[FileGroup::new(read.collect())])?;
+        let files = FileScanConfigBuilder::from(files.clone());
+        Some(files.with_file_groups(groups).build())
+    });
+    let hidden = match groups {
+        Some(divided) => {
+            let divided = DataSourceExec::from_data_source(divided) as Arc<dyn ExecutionPlan>;
+            let replaced = Arc::clone(&rows.hidden).transform_up(|plan| {
+                if plan.children().is_empty() {
+                    return Ok(Transformed::yes(Arc::clone(&divided)));
+                }
+                Ok(Transformed::no(plan))
+            });
+            replaced.data()?
+        }
+        None => Arc::clone(&rows.hidden),
+    };
+    if hidden.output_partitioning().partition_count() == 1 {
+        return Ok(Arc::clone(plan));
+    }
+    Ok(Arc::new(OrderedRowsExec {
+        is_sliced: rows.is_sliced,
+        ..OrderedRowsExec::of_partitions(hidden)
+    }))
 }
 
 /// Whether each task that executes a plan gets all of its rows, in the same order unless it [reads a

@@ -13,6 +13,10 @@ const LIMITS: &[(&str, &str)] = &[
         "a subquery that general unnesting refuses",
     ),
     (
+        "in a subquery is an aggregate of the query around it",
+        "an aggregate of the query around",
+    ),
+    (
         "decorrelate_lateral_join",
         "a lateral join that no range join expresses",
     ),

@@ -7,6 +7,7 @@ use datafusion::physical_plan::ExecutionPlanProperties;
 use futures::{FutureExt, StreamExt};
 
 use crate::exec::common::once_per_run::SharedWork;
+use crate::exec::common::ordered_rows::divided;
 use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::probe::build_input::{BuildInput, KeptBuild};
 use crate::exec::range_join::probe::build_state::PreparedBuild;
@@ -130,9 +131,11 @@ async fn find_or_prepare(mut input: BuildInput, probe_partitions: usize) -> Resu
             return Ok(RunBuild::Sliced(Arc::new(slices.await)));
         }
         BuildReads::All => {
-            let partitions = 0..input.plan.output_partitioning().partition_count();
+            let config = input.context.session_config().options();
+            let plan = divided(&input.plan, config, |_| true)?;
+            let partitions = 0..plan.output_partitioning().partition_count();
             return input
-                .prepare(&input.plan, partitions, probe_partitions, 1, keeper, kept)
+                .prepare(&plan, partitions, probe_partitions, 1, keeper, kept)
                 .await
                 .map(RunBuild::Prepared);
         }

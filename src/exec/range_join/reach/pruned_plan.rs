@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
@@ -13,7 +13,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::exec::common::guards::{against_filters, optimize_guarded};
-use crate::exec::common::ordered_rows::OrderedRowsExec;
+use crate::exec::common::ordered_rows::{OrderedRowsExec, divided};
 use crate::exec::common::versioned_scan::VersionedScanExec;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
@@ -65,7 +65,11 @@ pub(crate) fn pruned(
         return Ok(Arc::new(EmptyExec::new(build.schema())));
     }
     // Rules do not see what is hidden, which has the rows in the same order.
-    if let Some(rows) = build.downcast_ref::<OrderedRowsExec>() {
+    if build.is::<OrderedRowsExec>() {
+        let build = divided(build, config, reach.selects_files_of(build))?;
+        let Some(rows) = build.downcast_ref::<OrderedRowsExec>() else {
+            return internal_err!("rows in their order are in another one once they are divided");
+        };
         let pruned = pruned(rows.hidden(), reach, counts, config)?;
         return Ok(Arc::new(rows.over(pruned)));
     }

@@ -7,16 +7,21 @@ use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::kernels::boolean::and;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::cast::as_boolean_array;
+use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal, in_list};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::common::blocking::blocking;
+use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::bounds::wrapped_bound;
 use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_FINE_INTERVALS};
 use crate::exec::range_join::reach::key_set::KeySet;
+use crate::exec::range_join::reach::whole_keys::number;
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
 use rmq_engine::Comparison;
@@ -352,6 +357,31 @@ impl Reach {
     /// Those of the expression.
     pub(crate) fn key_of(&self, batch: &RecordBatch) -> Result<ArrayRef> {
         self.key.evaluate(batch)?.into_array(batch.num_rows())
+    }
+
+    /// Which of the files that a build side scans may have rows that are reached, by their statistics.
+    pub(super) fn selects_files_of(
+        &self,
+        build: &Arc<dyn ExecutionPlan>,
+    ) -> impl Fn(&PartitionedFile) -> bool {
+        let column = ScanPlan::of_any_files(build).and_then(|scanned| {
+            scanned.only_files()?;
+            let key = scanned.over_scan(&self.key)?;
+            key.downcast_ref::<Column>().map(Column::index)
+        });
+        let (keys, key_type) = (self.keys(), self.key.data_type(&build.schema()).ok());
+        let exact = move |value: &Precision<ScalarValue>| match value {
+            Precision::Exact(value) if Some(value.data_type()) == key_type => number(value),
+            _ => None,
+        };
+        move |file| {
+            let known = file.statistics.as_ref().zip(column);
+            let known = known.and_then(|(known, column)| known.column_statistics.get(column));
+            let ends = known.and_then(|k| exact(&k.min_value).zip(exact(&k.max_value)));
+            keys.as_ref()
+                .zip(ends)
+                .is_none_or(|(keys, ends)| keys.meets(ends))
+        }
     }
 
     /// Whether no row can be reached.
