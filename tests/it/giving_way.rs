@@ -113,7 +113,8 @@ async fn operators_get_the_memory_of_the_rows_of_range_joins() {
     }
 }
 
-/// A query that finds rows, or a part of what it needs, can spill as one that finds nothing does.
+/// A query that finds rows, or a part of what it needs, can spill as one that finds nothing does. Where nothing can be
+/// spilled, the rows that it has found give way.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_rows_need_no_more_memory_than_none() {
     let tables = [
@@ -124,6 +125,8 @@ async fn kept_rows_need_no_more_memory_than_none() {
     let statements = [
         "SELECT count(*), sum(m) FROM (SELECT (SELECT count(p.w) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
         "SELECT count(*), sum(m) FROM (SELECT (SELECT min(p.v) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
+        "SELECT count(*), sum(m) FROM (SELECT (SELECT count(DISTINCT p.v) FROM p WHERE p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
+        "SELECT count(*), sum(m) FROM (SELECT (SELECT median(p.v) FROM p WHERE p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",
         "SELECT count(*), sum(p.w), sum(p.v) FROM q JOIN p ON p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k AND p.v > q.v",
         "INSERT INTO p SELECT value + 20000, value % 50, value, value, value FROM range(0, 6000)",
         "SELECT count(*), sum(m) FROM (SELECT (SELECT max(p.w) FROM p WHERE p.g = q.g AND p.k BETWEEN q.k - 90 AND q.k) AS m FROM q)",

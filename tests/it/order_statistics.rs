@@ -323,6 +323,8 @@ async fn without_memory_rows_are_read() {
             assert_eq!(lines(&found), expected, "{most} bytes, {sql}");
             let has_statistics = metric(&plan, "order_statistics") > 0;
             assert_eq!(has_statistics, most == usize::MAX, "{most} bytes, {sql}");
+            let windows = metric(&plan, "windows_without_index");
+            assert_eq!(windows > 0, most != usize::MAX, "{most} bytes, {sql}");
             pool.0.store(usize::MAX, Ordering::Relaxed);
             // Groups of windows that overlap, and of those that don't: the statistics stay as they are.
             for groups in [20, 40] {

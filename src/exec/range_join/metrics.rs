@@ -140,6 +140,14 @@ impl BuildMetrics {
         summary(&self.set).counter("block_states", 0).add(ranges);
     }
 
+    /// Records ranges whose rows were read, as there was no memory for what answers them otherwise. The metric is shown
+    /// only then.
+    pub(crate) fn record_without_index(&self, ranges: usize) {
+        summary(&self.set)
+            .counter("windows_without_index", 0)
+            .add(ranges);
+    }
+
     /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times
     /// are counted once.
     pub(crate) fn for_rebuild(&self) -> Self {

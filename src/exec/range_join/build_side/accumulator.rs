@@ -121,6 +121,15 @@ impl RangeAccumulator {
             self.metrics.record_order_statistics(ranges.len());
             return statistic.of_ranges(index, ranges);
         }
+        let statistics = self.statistics.as_ref();
+        if statistics.is_some_and(|(_, statistics)| statistics.has_failed())
+            || self
+                .states
+                .as_ref()
+                .is_some_and(|states| states.has_failed())
+        {
+            self.metrics.record_without_index(ranges.len());
+        }
         let rows = ranges.iter().map(rows_between);
         let rows = rows.map(|rows| rows.map(|r| r.start as usize..r.end as usize));
         let rows: Vec<Range<usize>> = rows.collect::<Result<_>>()?;

@@ -180,6 +180,11 @@ impl BlockStates {
         self.built.get().is_some()
     }
 
+    /// Whether that can't be built.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.built.has_failed()
+    }
+
     fn try_build(&self) -> Result<Registered> {
         let _timers = [
             self.metrics.index_time.timer(),

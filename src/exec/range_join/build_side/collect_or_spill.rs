@@ -148,12 +148,17 @@ pub(crate) async fn collect(
     });
     // An error stops all tasks, as does dropping this future.
     while let Some(ended) = tasks.join_next().await {
-        ended.unwrap_or_else(|error| {
+        let ended = ended.unwrap_or_else(|error| {
             if error.is_panic() {
                 std::panic::resume_unwind(error.into_panic());
             }
             internal_err!("reading the build side of a range join did not end: {error}")
-        })?;
+        });
+        if ended.is_err() {
+            // Their rows are dropped before another attempt.
+            tasks.shutdown().await;
+        }
+        ended?;
     }
     collector.finish(schema).await
 }

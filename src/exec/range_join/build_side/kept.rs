@@ -25,8 +25,9 @@
 //!
 //! Not kept are parts of a divided build side, and any rows in a memory pool with a limit in which they would not give
 //! way to operators (`GivingPool`), but by CREATE INDEX. Where memory is short for what a query adds to rows that are
-//! kept, it builds its own, which can be spilled. A table that has changed otherwise than by appending is sorted anew
-//! as a whole. What devices have sorted is kept beside that, in the same way (`kept_on_devices`).
+//! kept, they give way, and it builds its own, which can be spilled. A table that has changed otherwise than by
+//! appending is sorted anew as a whole. What devices have sorted is kept beside that, in the same way
+//! (`kept_on_devices`).
 
 use std::sync::Arc;
 

@@ -45,6 +45,11 @@ impl<T> OnDemand<T> {
         self.built.get().is_some()
     }
 
+    /// Whether it can't be built.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_decided() && self.get().is_none()
+    }
+
     /// It, if it is built.
     pub(crate) fn get(&self) -> Option<&T> {
         self.built.get()?.as_ref()

@@ -57,6 +57,11 @@ impl OrderStatistics {
         Some(&self.built.get()?.index)
     }
 
+    /// Whether it can't be built.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.built.has_failed()
+    }
+
     fn try_build(&self) -> Result<Registered> {
         let _timers = [
             self.metrics.index_time.timer(),

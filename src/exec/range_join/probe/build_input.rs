@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -22,6 +23,7 @@ use crate::exec::range_join::probe::probe_ahead::ProbeAhead;
 use crate::exec::range_join::probe::segments::SegmentedSide;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use datafusion_rmq_logical::common::options::RmqOptions;
 use rmq_arrow::index::devices::Target;
 
@@ -278,15 +280,25 @@ impl BuildInput {
         keeper: Option<Arc<BuildSideKeeper>>,
         kept: Option<Arc<Segment>>,
     ) -> Result<PreparedBuild> {
-        let builder = self.builder(self.columns.clone(), builds)?;
-        let mut partitions = partitions;
-        let inputs = || {
-            partitions.try_fold(vec![], |mut inputs, partition| {
-                inputs.push(plan.execute(partition, Arc::clone(&self.context))?);
-                Ok(inputs)
-            })
+        let (mut plan, ahead) = (Arc::clone(plan), self.ahead.as_ref());
+        let inputs = |plan: &Arc<dyn ExecutionPlan>| {
+            let partitions = partitions.clone();
+            let inputs =
+                partitions.map(|partition| plan.execute(partition, Arc::clone(&self.context)));
+            inputs.collect::<Result<Vec<_>>>()
         };
-        let (builder, ahead) = (builder.with_keeper(keeper, kept), self.ahead.as_ref());
-        BuildState::collect(builder, inputs, probe_partitions, ahead).await
+        let builder = || self.builder(self.columns.clone(), builds);
+        if let Some(kept) = kept {
+            // Beside rows that are kept nothing is spilled: where memory is short, they give way.
+            let adding = builder()?.in_memory(self.context.memory_pool(), usize::MAX);
+            let adding = adding.with_keeper(keeper.clone(), Some(kept));
+            let built = BuildState::collect(adding, || inputs(&plan), probe_partitions, ahead);
+            match built.await {
+                Err(error) if is_out_of_memory(&error) => plan = reset_plan_states(plan)?,
+                built => return built,
+            }
+        }
+        let builder = builder()?.with_keeper(keeper, None);
+        BuildState::collect(builder, || inputs(&plan), probe_partitions, ahead).await
     }
 }

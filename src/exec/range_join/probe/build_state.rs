@@ -67,13 +67,9 @@ impl BuildState {
         probe_partitions: usize,
         ahead: Option<&ProbeAhead>,
     ) -> Result<PreparedBuild> {
-        let builder = match builder.complete_side().await {
-            Ok(Some(side)) => return Ok(Self::in_memory(builder.finish(side)).into()),
-            Ok(None) => builder,
-            // What the query builds itself can be spilled.
-            Err(error) if is_out_of_memory(&error) => builder.with_keeper(None, None),
-            Err(error) => return Err(error),
-        };
+        if let Some(side) = builder.complete_side().await? {
+            return Ok(Self::in_memory(builder.finish(side)).into());
+        }
         let inputs = inputs()?;
         let Collected { rows, runs, failed } = builder.collect(inputs).await?;
         let (builder, key_errors) = if failed.is_empty() {
