@@ -49,6 +49,8 @@ pub(crate) struct Seekers {
     /// Those in each group whose rows have not been found, and the number of all.
     of_groups: Vec<Vec<Seeker>>,
     number: usize,
+    /// For each side the outermost bound of these, as it was when there were so many.
+    outermost: (usize, Vec<i128>),
     /// The least and the greatest value of each bound.
     ends: Vec<Option<(i128, i128)>>,
     /// The number of probe rows.
@@ -158,6 +160,7 @@ impl Seekers {
             keys: vec![vec![]; types.len()],
             of_groups: vec![],
             number: 0,
+            outermost: (usize::MAX, vec![]),
             ends: vec![None; seeking.spec.bounds.len()],
             rows: 0,
             probe: None,
@@ -320,6 +323,9 @@ impl Seekers {
         }
         let seeking = Arc::clone(&self.seeking);
         let range_keys = numbers(&evaluated(&seeking.spec.key, batch)?)?;
+        if !self.may_seek(&range_keys) {
+            return Ok(());
+        }
         let keys = seeking.spec.on.iter().map(|(_, key)| evaluated(key, batch));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
         let groups = self.groups.find(&keys, batch.num_rows())?;
@@ -348,6 +354,39 @@ impl Seekers {
             }
         }
         Ok(())
+    }
+
+    /// Whether a row with one of these keys may count. Most rows of a slice are within the bounds.
+    fn may_seek(&mut self, range_keys: &Decimal128Array) -> bool {
+        // Elsewhere all rows of a group are counted, or each probe row seeks rows of its own.
+        if self.seeking.sought.or_without_key || self.seeking.is_by_row() {
+            return true;
+        }
+        let sides = &self.seeking.sought.sides;
+        if self.number * 2 <= self.outermost.0 {
+            let outermost = sides.iter().enumerate().map(|(number, side)| {
+                let seekers = self.of_groups.iter().flatten();
+                let bounds = seekers.map(|seeker| seeker.missing[number].0);
+                let outermost = if side.is_below {
+                    bounds.max()
+                } else {
+                    bounds.min()
+                };
+                outermost.unwrap_or_default()
+            });
+            self.outermost = (self.number, outermost.collect());
+        }
+        let Some((low, high)) = min(range_keys).zip(max(range_keys)) else {
+            return false;
+        };
+        let mut sides = sides.iter().zip(&self.outermost.1);
+        sides.any(|(side, bound)| {
+            if side.is_below {
+                low <= *bound
+            } else {
+                high >= *bound
+            }
+        })
     }
 
     /// Drops the seekers of a group whose rows have been found.
