@@ -153,7 +153,8 @@ pub(crate) fn divided(
             .with_target_partitions(config.execution.target_partitions)
             .with_repartition_file_min_size(config.optimizer.repartition_file_min_size)
             .repartition_file_groups(&[FileGroup::new(read.collect())])?;
-        let files = FileScanConfigBuilder::from(files.clone());
+        // Else partitions share a queue of files, and a plan that was sent no longer says that they must not.
+        let files = FileScanConfigBuilder::from(files.clone()).with_preserve_order(true);
         Some(files.with_file_groups(groups).build())
     });
     let hidden = match groups {

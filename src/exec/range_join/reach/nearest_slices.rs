@@ -20,7 +20,7 @@ use crate::exec::range_join::reach::nearest_rows::SoughtRows;
 use crate::exec::range_join::reach::pruned_plan::pruned;
 use rmq_arrow::common::array_bytes::arrays_bytes;
 
-/// Rows that have been read, in the partitions and order of the build side, and the memory that they take.
+/// Rows that have been read, those of a slice in the order of the build side, and the memory that they take.
 pub(crate) struct ReadSlices {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
     pub(crate) memory: Arc<MemoryReservation>,
@@ -73,12 +73,11 @@ pub(crate) async fn read_slices(
     if sought.is_below() {
         slices.reverse();
     }
-    let mut all = vec![vec![]; build.output_partitioning().partition_count()];
-    for partitions in slices {
-        all.resize(all.len().max(partitions.len()), vec![]);
-        for (all, batches) in all.iter_mut().zip(partitions) {
-            all.extend(batches);
-        }
+    // Slice by slice, so that groups whose rows come in order still do.
+    let mut all = slices.concat();
+    all.retain(|batches| !batches.is_empty());
+    if all.is_empty() {
+        all.push(vec![]);
     }
     let plan = MemorySourceConfig::try_new_exec(&all, schema, None)?;
     Ok(Some(ReadSlices { plan, memory }))
