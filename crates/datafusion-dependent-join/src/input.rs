@@ -34,6 +34,18 @@ pub(crate) struct Place<'a> {
     pub(crate) is_branch: bool,
 }
 
+impl<'a> Place<'a> {
+    /// In an expression of a node that is no condition and evaluated for all rows.
+    pub(crate) fn of(node: &'a LogicalPlan) -> Self {
+        Self {
+            node,
+            is_conjunct: false,
+            is_condition: false,
+            is_branch: false,
+        }
+    }
+}
+
 /// What is done with the subqueries of a node.
 pub(crate) trait Lifting {
     /// Whether a subquery becomes a join.

@@ -120,12 +120,7 @@ fn lift_expressions(node: LogicalPlan, lifting: &dyn Lifting) -> Result<Transfor
         }
         _ => node.clone(),
     };
-    let place = Place {
-        node: &wide,
-        is_conjunct: false,
-        is_condition: false,
-        is_branch: false,
-    };
+    let place = Place::of(&wide);
     let inputs = wide.inputs();
     let [below] = inputs.as_slice() else {
         return Ok(Transformed::no(node));
@@ -169,12 +164,7 @@ fn lift_distinct_on(
     on: &DistinctOn,
     lifting: &dyn Lifting,
 ) -> Result<Transformed<LogicalPlan>> {
-    let place = Place {
-        node,
-        is_conjunct: false,
-        is_condition: false,
-        is_branch: false,
-    };
+    let place = Place::of(node);
     let mut input = Input::new(Arc::clone(&on.input), lifting);
     let mut known: Vec<(Expr, Expr)> = vec![];
     let mut replaced = |expr: &Expr| {
@@ -238,12 +228,7 @@ fn lift_condition(
     if !is_inner && (!is_outer(join) || lateral(&join.right).is_some()) {
         return Ok(Transformed::no(node.clone()));
     }
-    let place = Place {
-        node,
-        is_conjunct: false,
-        is_condition: false,
-        is_branch: false,
-    };
+    let place = Place::of(node);
     let mut sides = [&join.left, &join.right].map(|side| Input::new(Arc::clone(side), lifting));
     let (mut kept, mut above) = (vec![], vec![]);
     let mut is_about_both = false;
@@ -414,12 +399,7 @@ fn as_exists(
         JoinType::RightAnti => (&join.right, &join.left, false),
         _ => return Ok(None),
     };
-    let place = Place {
-        node,
-        is_conjunct: false,
-        is_condition: false,
-        is_branch: false,
-    };
+    let place = Place::of(node);
     let is_taken = |e: &Expr| Ok(subquery_of(e).is_some() && lifting.takes(e, place)?);
     if lateral(&join.right).is_some()
         || !join

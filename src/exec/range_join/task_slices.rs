@@ -30,7 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::common::ordered_rows::OrderedRowsExec;
 use crate::exec::common::plan_key::ScanPlan;
-use crate::exec::common::statistics::{expected_scanned_rows, statistics};
+use crate::exec::common::statistics::{expected_rows, expected_scanned_rows, statistics};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::probe::probe_ahead::MAX_SHARE;
@@ -79,7 +79,7 @@ impl RangeJoinExec {
                 let slice = expected_slice(&self.probe, build, &spec.key, &bounds, parts);
                 let slice = slice.map(|slice| slice + GREATEST_SHARE);
                 slice.filter(|share| {
-                    let rows = rows(&self.probe).zip(expected_scanned_rows(build));
+                    let rows = expected_rows(&self.probe).zip(expected_scanned_rows(build));
                     let is_worth_it = |(probe, build): (usize, usize)| {
                         options.pruning == PruningChoice::Always
                             || are_worth_reading(probe / tasks, build, *share)
@@ -119,11 +119,6 @@ impl RangeJoinExec {
         let probe = ordered.map_or_else(|| Arc::clone(&self.probe), |ordered| ordered.probe);
         self.remade(probe, Arc::new(rows), self.parts.clone())
     }
-}
-
-/// The number of rows of a plan, if statistics tell.
-fn rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
-    statistics(plan)?.num_rows.get_value().copied()
 }
 
 /// Whether a task reads all of its probe rows ahead.

@@ -33,7 +33,9 @@ physical_rule!(
 );
 
 fn hidden(join: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let Some(join_type) = join_type(join.as_ref()) else {
+    let outer = [JoinType::Left, JoinType::Right, JoinType::Full];
+    let join_type = join_type(join.as_ref());
+    let Some(join_type) = join_type.filter(|join_type| outer.contains(join_type)) else {
         return Ok(Transformed::no(join));
     };
     let left = join.children()[0].schema().fields().len();
@@ -47,7 +49,7 @@ fn hidden(join: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionP
         let may_lack_match = match join_type {
             JoinType::Left => column >= left,
             JoinType::Right => column < left,
-            _ => join_type == JoinType::Full,
+            _ => true,
         };
         // A projection drops what further a column of the schema says.
         may_lack_match && constants.contains(&column) && schema.field(column).metadata().is_empty()

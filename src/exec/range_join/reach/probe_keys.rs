@@ -37,8 +37,7 @@ pub(crate) fn can_be_read(seeking: &Seeking, probe: &Arc<dyn ExecutionPlan>) -> 
     !seeking.is_by_row() && ScanPlan::of(probe).is_some_and(|scanned| scanned.reads_files())
 }
 
-/// Whether to read the keys of so many probe rows is less than to read all of so many build rows, where otherwise
-/// `share` of these are read.
+/// Whether to read the keys of the probe rows, and then `share` of the build rows, is less than to read all of these.
 #[expect(clippy::cast_precision_loss, reason = "estimates")]
 pub(crate) fn are_worth_reading(probe_rows: usize, build_rows: usize, share: f64) -> bool {
     (probe_rows * MIN_ROWS_PER_READ_WINDOW) as f64 <= (1.0 - share) * build_rows as f64
@@ -55,7 +54,7 @@ pub(crate) async fn span(
     Some((number(&greatest)?.saturating_sub(number(&least)?), rows))
 }
 
-/// What all rows of a probe side seek; `None` if their keys take more than so many bytes.
+/// What all rows of a probe side seek; `None` if their keys take more than `most_bytes`.
 ///
 /// # Errors
 /// If memory does not suffice. Those of the probe side, its bounds and keys. If a file has changed since the query was

@@ -23,7 +23,7 @@ use rmq_arrow::sorted::groups::Groups;
 use rmq_arrow::sorted::id_table::NO_GROUP;
 use rmq_engine::Comparison;
 
-/// A further condition is evaluated for at most so many pairs, which takes some tenths of a second. Then all that is
+/// The most pairs for which a further condition is evaluated, which takes some tenths of a second. Then all that is
 /// left is read.
 const MAX_PAIRS: usize = 1 << 22;
 
@@ -49,7 +49,7 @@ pub(crate) struct Seekers {
     /// Those in each group whose rows have not been found, and the number of all.
     of_groups: Vec<Vec<Seeker>>,
     number: usize,
-    /// For each side the outermost bound of these, as it was when there were so many.
+    /// A former number of these, and for each side the outermost bound that they had then.
     outermost: (usize, Vec<i128>),
     /// The least and the greatest value of each bound.
     ends: Vec<Option<(i128, i128)>>,
@@ -308,7 +308,7 @@ impl Seekers {
         Ok(keys.unwrap_or_default())
     }
 
-    /// Whether a further condition has been evaluated for so many pairs that it is for no more.
+    /// Whether a further condition has been evaluated for [`MAX_PAIRS`], so that it is for no more.
     pub(super) fn have_given_up(&self) -> bool {
         self.pairs > MAX_PAIRS
     }
