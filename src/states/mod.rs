@@ -1,6 +1,10 @@
 //! Any aggregate function of DataFusion over ranges of rows, by merging the states of its accumulators.
 //!
-//! `state_tree` has the states of blocks of rows; `range_accumulators` shows accumulators the ranges.
+//! `aggregated_ranges` aggregates ranges, many at once if the function can, of which `state_tree` has the states of
+//! blocks; `pair_moments` are correlations and their relatives of many ranges at once; `runs_of_ranges` aggregates
+//! consecutive equal ranges once.
 
-pub(crate) mod range_accumulators;
+pub(crate) mod aggregated_ranges;
+mod pair_moments;
+pub(crate) mod runs_of_ranges;
 pub(crate) mod state_tree;

@@ -2,7 +2,7 @@
 //! logarithmic in its length: after Leis et al., "Efficient Processing of Window Functions in Analytical SQL Queries",
 //! PVLDB 2015.
 //!
-//! A leaf has the state after a block of rows, a node above it the states of [`FAN_OUT`] nodes, merged in the order of
+//! A leaf has the state after a block of rows, a node above it the states of two nodes, merged in the order of
 //! the rows. A range updates an accumulator with the rows before its first whole block, merges the states of the fewest
 //! nodes that cover its whole blocks, and updates it with the rows after these.
 //!
@@ -11,25 +11,21 @@
 //! floats these differ in the last digits from those of an accumulator that sees one row after another: the rounding
 //! errors of merged states are fewer.
 //!
-//! Accumulators, not `GroupsAccumulator`s, compute the states: those of `corr` add up plain squares, which are less
-//! exact, and most functions have none.
+//! A tree is built, and asked, for many nodes or ranges at once where the function has an accumulator for groups.
 
-use std::fmt::Debug;
 use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::{concat, take_arrays};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::Accumulator;
 
-use datafusion_rmq_logical::expr::state_function::StateFunction;
+use crate::states::aggregated_ranges::{
+    AggregatedRanges, AggregatedRows, Method, Output, RangeParts, ReadRows,
+};
 use rmq_arrow::common::array_bytes::array_bytes;
 use rmq_arrow::common::row_number::{row_number, row_range};
 use rmq_arrow::common::workers::Workers;
-
-/// The nodes below a node: of 16, which take a fifth less memory, a range would merge more than twice as many states.
-const FAN_OUT: usize = 4;
 
 /// Ranges with fewer whole blocks are read row by row.
 const MIN_BLOCKS: usize = 8;
@@ -38,7 +34,7 @@ const MIN_BLOCKS: usize = 8;
 const BYTES_A_ROW: usize = 8;
 
 /// The blocks that are considered: those of variances, and those of sketches of distinct values (16 KiB).
-const BLOCK_ROWS: Range<u32> = 5..14;
+const BLOCK_ROWS: Range<u32> = 4..14;
 
 /// The bytes of the states that are merged at a time, about.
 const BYTES_AT_A_TIME: usize = 1 << 18;
@@ -46,26 +42,11 @@ const BYTES_AT_A_TIME: usize = 1 << 18;
 /// The states that are merged for a range, about.
 const STATES_OF_A_RANGE: usize = 20;
 
+/// The most levels: there are fewer than 2^32 rows.
+const MAX_LEVELS: usize = 32;
+
 /// The nodes that one thread computes at a time.
 const NODES_AT_A_TIME: usize = 256;
-
-/// An aggregate of rows by accumulators.
-pub(crate) trait AggregatedRows: Debug + Send + Sync {
-    /// The function, with the fields of its states.
-    fn function(&self) -> &StateFunction;
-
-    /// Shows an accumulator consecutive rows, few enough to need no check for cancellation.
-    ///
-    /// # Errors
-    /// The accumulator's.
-    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()>;
-
-    /// These rows alone, with all that accumulators refer to: threads would wait for each other's reference counts.
-    ///
-    /// # Errors
-    /// Those of the function, and Arrow's.
-    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>>;
-}
 
 /// The blocks that rows are divided into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +54,7 @@ pub(crate) struct Blocks {
     rows: usize,
     /// The most bytes that a state was seen to take.
     state_bytes: usize,
+    method: Method,
 }
 
 impl Blocks {
@@ -85,20 +67,22 @@ impl Blocks {
         for length in lengths.take_while(|length| MIN_BLOCKS * length <= rows) {
             let longer = MIN_BLOCKS * length;
             let starts = [0, (rows - longer) / 2, rows - longer];
+            let samples = |length: usize| starts.map(|start| start..start + length);
             let bytes = |length: usize| -> Result<usize> {
-                let states = starts.map(|start| state_bytes(aggregated, start..start + length));
+                let states = samples(length).map(|sample| state_bytes(aggregated, sample));
                 let mut states = states.into_iter();
                 states.try_fold(0, |most, bytes| Ok(most.max(bytes?)))
             };
             let (one, several) = (bytes(length).ok()?, bytes(longer).ok()?);
-            if several >= MIN_BLOCKS / 2 * one.max(1) {
-                // They grow with the rows.
+            if several >= MIN_BLOCKS * 3 / 4 * one.max(1) {
+                // They grow with the rows, and not only at first, as those of sketches.
                 return None;
             }
             if one <= BYTES_A_ROW * length && several < 2 * one.max(1) {
                 return Some(Self {
                     rows: length,
                     state_bytes: several,
+                    method: Method::choose(aggregated, &samples(longer)).ok()?,
                 });
             }
         }
@@ -111,9 +95,14 @@ impl Blocks {
         (blocks.len() >= MIN_BLOCKS).then_some(blocks)
     }
 
+    /// How ranges are aggregated.
+    pub(crate) fn method(self) -> Method {
+        self.method
+    }
+
     /// About the bytes of a tree over this many rows.
     fn tree_bytes(self, rows: usize) -> usize {
-        let nodes = rows / self.rows + rows / self.rows / (FAN_OUT - 1);
+        let nodes = 2 * (rows / self.rows);
         nodes.saturating_mul(self.state_bytes)
     }
 
@@ -126,11 +115,8 @@ impl Blocks {
 /// The bytes of the state after some rows, if another accumulator can merge it.
 fn state_bytes(aggregated: &dyn AggregatedRows, rows: Range<usize>) -> Result<usize> {
     let function = aggregated.function();
-    let mut accumulator = function.function.create_accumulator()?;
-    aggregated.update(&mut *accumulator, rows)?;
-    let mut column = function.column(1);
-    column.push(Some(&accumulator.state()?))?;
-    let state = column.finish()?;
+    let range = AggregatedRanges::read(aggregated, &[&rows], Method::OneByOne, false)?;
+    let state = range.aggregate(&Output::State, &|_| Ok(()))?;
     let mut other = function.function.create_accumulator()?;
     function.merge(&mut *other, state.as_struct().columns())?;
     other.evaluate()?;
@@ -146,15 +132,23 @@ fn state_bytes(aggregated: &dyn AggregatedRows, rows: Range<usize>) -> Result<us
 #[derive(Debug, Clone, Copy)]
 struct Level {
     /// The number of its first node that is in the tree.
-    first: usize,
+    first: u32,
     /// The position of its state among all.
-    position: usize,
+    position: u32,
+}
+
+impl Level {
+    /// The position of the state of a node, if the tree has it.
+    fn position_of(self, node: u32) -> u32 {
+        node.wrapping_sub(self.first).wrapping_add(self.position)
+    }
 }
 
 /// The states of all nodes that lie in consecutive blocks.
 #[derive(Debug)]
 pub(crate) struct StateTree {
     blocks: Blocks,
+    over: Range<usize>,
     levels: Vec<Level>,
     /// The fields of the states, those of the leaves first.
     states: Vec<ArrayRef>,
@@ -189,46 +183,49 @@ impl StateTree {
         over: Range<usize>,
         workers: Workers,
     ) -> Result<Self> {
-        let mut nodes = over;
+        let mut nodes = over.clone();
+        let mut first_below = 0;
         let mut built: Vec<ArrayRef> = vec![];
         let (mut levels, mut position) = (vec![], 0);
         while !nodes.is_empty() {
-            let below = built.last().zip(levels.last());
+            let below = built.last();
             let parts = nodes.clone().step_by(NODES_AT_A_TIME);
             let parts = parts.map(|start| start..nodes.end.min(start + NODES_AT_A_TIME));
             let parts = workers.map(parts.collect(), |part: Range<usize>| {
-                let leaves = if below.is_none() { part.clone() } else { 0..0 };
-                let mut rows = Rows::new(aggregated, workers.threads() > 1);
-                let first = rows.add(blocks.rows_of(&leaves))?.start;
-                let rows = rows.complete()?;
-                let function = rows.aggregated().function();
-                let mut column = function.column(part.len());
-                for node in part.clone() {
-                    let mut accumulator = function.function.create_accumulator()?;
-                    match below {
-                        None => {
-                            let block = node - part.start;
-                            let Range { start, end } = blocks.rows_of(&(block..block + 1));
-                            let block = first + start..first + end;
-                            rows.aggregated().update(&mut *accumulator, block)?;
-                        }
-                        Some((below, Level { first, .. })) => {
-                            let children = below.slice(FAN_OUT * node - first, FAN_OUT);
-                            function.merge(&mut *accumulator, children.as_struct().columns())?;
-                        }
+                let nodes = match below {
+                    None => {
+                        let leaves = part.map(|leaf| blocks.rows_of(&(leaf..leaf + 1)));
+                        let leaves: Vec<Range<usize>> = leaves.collect();
+                        let leaves: Vec<&Range<usize>> = leaves.iter().collect();
+                        let method = blocks.method;
+                        let copies = workers.threads() > 1 && method == Method::OneByOne;
+                        AggregatedRanges::read(aggregated, &leaves, method, copies)?
                     }
-                    column.push(Some(&accumulator.state()?))?;
-                }
-                column.finish()
+                    Some(below) => {
+                        let children = (0..part.len()).map(|node| RangeParts {
+                            before: 0..0,
+                            states: 2 * node..2 * node + 2,
+                            after: 0..0,
+                        });
+                        let children = children.collect();
+                        let states = below.slice(2 * part.start - first_below, 2 * part.len());
+                        let states = states.as_struct().columns().to_vec();
+                        let no_rows = ReadRows::new(aggregated, workers.threads() > 1);
+                        let no_rows = no_rows.complete()?;
+                        AggregatedRanges::new(no_rows, states, children, blocks.method)
+                    }
+                };
+                nodes.aggregate(&Output::State, &|_| Ok(()))
             })?;
             let level = concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
             levels.push(Level {
-                first: nodes.start,
-                position,
+                first: row_number(nodes.start)?,
+                position: row_number(position)?,
             });
             position += level.len();
             built.push(level);
-            nodes = nodes.start.div_ceil(FAN_OUT)..nodes.end / FAN_OUT;
+            first_below = nodes.start;
+            nodes = nodes.start.div_ceil(2)..nodes.end / 2;
         }
         let fields = built
             .first()
@@ -242,6 +239,7 @@ impl StateTree {
         let states = states.collect::<Result<_, _>>()?;
         Ok(Self {
             blocks,
+            over,
             levels,
             states,
         })
@@ -262,41 +260,36 @@ impl StateTree {
     /// Appends the positions of the fewest nodes that cover these blocks, in the order of the rows.
     ///
     /// # Errors
-    /// An internal error if the tree has none of them.
-    fn push_nodes(&self, blocks: Range<usize>, positions: &mut Vec<u32>) -> Result<()> {
-        let mut nodes = blocks;
-        let mut after = vec![];
+    /// An internal error if the tree does not have all of them.
+    fn push_nodes(&self, blocks: &Range<usize>, positions: &mut Vec<u32>) -> Result<()> {
+        let is_covered = self.over.start <= blocks.start && blocks.end <= self.over.end;
+        if !is_covered || self.levels.len() > MAX_LEVELS {
+            return internal_err!("a tree of states has not all blocks of a range");
+        }
+        // Those from the start on, and those to the end, the last one first. A node with an odd number is the second
+        // one of that above. Whether there is one is as good as random: it is written in any case, without a branch
+        // that would be mispredicted.
+        let (mut from_start, mut to_end) = ([0; MAX_LEVELS], [0; MAX_LEVELS]);
+        let (mut starts, mut ends) = (0, 0);
+        let Range { mut start, mut end } = row_range(blocks.clone())?;
         for level in &self.levels {
-            let above = nodes.start.div_ceil(FAN_OUT)..nodes.end / FAN_OUT;
-            let whole = if above.is_empty() {
-                nodes.end..nodes.end
-            } else {
-                FAN_OUT * above.start..FAN_OUT * above.end
-            };
-            let push = |nodes: Range<usize>, positions: &mut Vec<u32>| -> Result<()> {
-                for node in nodes {
-                    let Some(offset) = node.checked_sub(level.first) else {
-                        return internal_err!("a tree of states begins after a range");
-                    };
-                    positions.push(row_number(level.position + offset)?);
-                }
-                Ok(())
-            };
-            push(nodes.start..whole.start, positions)?;
-            let mut last = vec![];
-            push(whole.end..nodes.end, &mut last)?;
-            after.push(last);
-            nodes = above;
-            if nodes.is_empty() {
+            if start >= end {
                 break;
             }
+            from_start[starts] = level.position_of(start);
+            starts += usize::from(start % 2 == 1);
+            to_end[MAX_LEVELS - 1 - ends] = level.position_of(end - 1);
+            ends += usize::from(end % 2 == 1);
+            start = start.div_ceil(2);
+            end /= 2;
         }
-        positions.extend(after.into_iter().rev().flatten());
+        positions.extend_from_slice(&from_start[..starts]);
+        positions.extend_from_slice(&to_end[MAX_LEVELS - ends..]);
         Ok(())
     }
 
-    /// Ranges of rows, as far as they have enough whole blocks covered by states. The other rows are copied if other
-    /// threads read them, too.
+    /// Ranges of rows, as far as they have enough whole blocks covered by states. The other rows are copied if
+    /// `copies`, and if ranges are aggregated together.
     ///
     /// # Errors
     /// Those of the function, Arrow's, and an internal error if the tree lacks blocks of a range.
@@ -305,131 +298,36 @@ impl StateTree {
         aggregated: &'a dyn AggregatedRows,
         ranges: &[&Range<usize>],
         copies: bool,
-    ) -> Result<CoveredRanges<'a>> {
-        let mut rows = Rows::new(aggregated, copies);
+    ) -> Result<AggregatedRanges<'a>> {
+        let method = self.blocks.method;
+        let mut rows = ReadRows::new(aggregated, copies || method == Method::Together);
         let mut nodes = vec![];
-        let mut covered = vec![];
+        let mut covered = Vec::with_capacity(ranges.len());
         for range in ranges {
             let start = nodes.len();
             let blocks = self.blocks.of_range(range);
             let whole = match &blocks {
                 Some(blocks) => {
-                    self.push_nodes(blocks.clone(), &mut nodes)?;
+                    self.push_nodes(blocks, &mut nodes)?;
                     self.blocks.rows_of(blocks)
                 }
                 None => range.end..range.end,
             };
-            covered.push(CoveredRange {
+            covered.push(RangeParts {
                 before: rows.add(range.start..whole.start)?,
                 states: start..nodes.len(),
-                after: rows.add(whole.end..range.end)?,
+                after: whole.end..range.end,
             });
         }
-        Ok(CoveredRanges {
-            states: take_arrays(&self.states, &UInt32Array::from(nodes), None)?,
-            rows: rows.complete()?,
-            ranges: covered,
-        })
-    }
-}
-
-/// Ranges of rows that accumulators will see, copied or as they are.
-struct Rows<'a> {
-    of: &'a dyn AggregatedRows,
-    copied: Option<Vec<u32>>,
-}
-
-impl<'a> Rows<'a> {
-    fn new(of: &'a dyn AggregatedRows, copies: bool) -> Self {
-        Self {
-            of,
-            copied: copies.then(Vec::new),
+        for parts in &mut covered {
+            parts.after = rows.add(parts.after.clone())?;
         }
-    }
-
-    /// Where these rows will be.
-    fn add(&mut self, range: Range<usize>) -> Result<Range<usize>> {
-        let Some(copied) = &mut self.copied else {
-            return Ok(range);
-        };
-        let start = copied.len();
-        copied.extend(row_range(range)?);
-        Ok(start..copied.len())
-    }
-
-    fn complete(self) -> Result<CompleteRows<'a>> {
-        Ok(match self.copied {
-            Some(rows) => CompleteRows::Copied(self.of.copy(rows)?),
-            None => CompleteRows::All(self.of),
-        })
-    }
-}
-
-#[derive(Debug)]
-enum CompleteRows<'a> {
-    Copied(Box<dyn AggregatedRows>),
-    All(&'a dyn AggregatedRows),
-}
-
-impl CompleteRows<'_> {
-    fn aggregated(&self) -> &dyn AggregatedRows {
-        match self {
-            Self::Copied(rows) => rows.as_ref(),
-            Self::All(rows) => *rows,
-        }
-    }
-}
-
-/// Ranges of rows, with the states of whole blocks.
-#[derive(Debug)]
-pub(crate) struct CoveredRanges<'a> {
-    rows: CompleteRows<'a>,
-    /// The fields of the states.
-    states: Vec<ArrayRef>,
-    ranges: Vec<CoveredRange>,
-}
-
-/// The parts of a range, which follow one another.
-#[derive(Debug)]
-struct CoveredRange {
-    before: Range<usize>,
-    states: Range<usize>,
-    after: Range<usize>,
-}
-
-impl CoveredRanges<'_> {
-    /// An accumulator that has seen the rows of the range with this number.
-    ///
-    /// # Errors
-    /// The accumulator's.
-    pub(crate) fn accumulate(&self, range: usize) -> Result<Box<dyn Accumulator>> {
-        let CoveredRange {
-            before,
+        let states = take_arrays(&self.states, &UInt32Array::from(nodes), None)?;
+        Ok(AggregatedRanges::new(
+            rows.complete()?,
             states,
-            after,
-        } = &self.ranges[range];
-        let rows = self.rows.aggregated();
-        let function = rows.function();
-        let mut accumulator = function.function.create_accumulator()?;
-        if !before.is_empty() {
-            rows.update(&mut *accumulator, before.clone())?;
-        }
-        if !states.is_empty() {
-            let fields = self.states.iter();
-            let fields = fields.map(|field| field.slice(states.start, states.len()));
-            function.merge(&mut *accumulator, &fields.collect::<Vec<_>>())?;
-        }
-        if !after.is_empty() {
-            rows.update(&mut *accumulator, after.clone())?;
-        }
-        Ok(accumulator)
-    }
-
-    /// How many of the ranges have states.
-    pub(crate) fn wide(&self) -> usize {
-        self.ranges
-            .iter()
-            .filter(|range| !range.states.is_empty())
-            .count()
+            covered,
+            method,
+        ))
     }
 }

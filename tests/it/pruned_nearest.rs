@@ -284,7 +284,7 @@ async fn a_large_probe_side_is_known_by_its_keys() {
     for sql in below.chain(above).chain(around).chain([prevailing]) {
         let sql = sql.replace("NOT EXISTS", "NOT q.id < 9 AND EXISTS");
         let (scanned, _) = files.compare(&sql).await;
-        // A tenth of the rows, on each side a thirty-second of all, and their row groups.
+        // A tenth of the rows, on each side 1/128 of all or more, and their row groups.
         assert!(scanned > 10_000 && scanned < 18_500, "{scanned}: {sql}");
     }
     // Rows that each seek rows of their own are not known by their keys.

@@ -2,16 +2,17 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, UInt32Array};
+use arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use arrow::compute::take_arrays;
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::exec::common::blocking::Waiting;
-use crate::states::range_accumulators::accumulate_ranges;
-use crate::states::state_tree::{AggregatedRows, Blocks, StateTree};
+use crate::states::aggregated_ranges::{AggregatedRanges, AggregatedRows, Method, Output};
+use crate::states::runs_of_ranges::aggregate_runs;
+use crate::states::state_tree::{Blocks, StateTree};
 use datafusion_rmq_logical::expr::state_function::StateFunction;
 use rmq_arrow::common::workers::Workers;
 
@@ -33,33 +34,19 @@ pub(crate) fn accumulated(
     let check = || waiting.check();
     let tree = state_tree(&rows, frames, &check, memory);
     let tree = tree.as_ref().map(|(tree, _)| tree);
-    let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
-    accumulate_ranges(
+    let data_type = function.field().data_type().clone();
+    let of_no_rows = function.default_value(&data_type)?;
+    let (values, _) = aggregate_runs(
         frames,
-        tree.map(StateTree::ranges_at_a_time),
+        &Output::Value { of_no_rows },
+        |frames| tree.map_or(frames.len(), StateTree::ranges_at_a_time),
         |frames| match tree {
-            Some(tree) => tree.cover(&rows, frames, true).map(Some),
-            None => Ok(None),
+            Some(tree) => tree.cover(&rows, frames, true),
+            None => AggregatedRanges::read(&rows, frames, Method::OneByOne, false),
         },
-        |frame| {
-            let mut accumulator = function.create_accumulator()?;
-            if !frame.is_empty() {
-                rows.update(&mut *accumulator, frame.clone())?;
-            }
-            Ok(accumulator)
-        },
-        &check,
-        |frame, mut accumulator, equal| {
-            let result = if frame.is_empty() {
-                function.default_value(function.field().data_type())?
-            } else {
-                accumulator.evaluate()?
-            };
-            results.extend(std::iter::repeat_n(result, equal));
-            Ok(())
-        },
+        &|_| check(),
     )?;
-    ScalarValue::iter_to_array(results)
+    Ok(values)
 }
 
 /// The rows of a partition as accumulators of an aggregate see them.
@@ -74,10 +61,20 @@ impl AggregatedRows for FrameRows {
         &self.function
     }
 
-    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
+    fn update(
+        &self,
+        accumulator: &mut dyn Accumulator,
+        rows: Range<usize>,
+        grow: &dyn Fn(usize) -> Result<()>,
+    ) -> Result<()> {
+        accumulator.update_batch(&self.arguments(rows)?.0)?;
+        grow(accumulator.size())
+    }
+
+    fn arguments(&self, rows: Range<usize>) -> Result<(Vec<ArrayRef>, Option<BooleanArray>)> {
         let slices = self.arguments.iter();
         let slices = slices.map(|argument| argument.slice(rows.start, rows.len()));
-        accumulator.update_batch(&slices.collect::<Vec<_>>())
+        Ok((slices.collect(), None))
     }
 
     fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {

@@ -44,6 +44,11 @@ impl StateFunction {
         })
     }
 
+    /// The fields of a state.
+    pub fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
     /// The type of a state: a struct.
     pub fn state_type(&self) -> DataType {
         DataType::Struct(self.fields.clone())

@@ -15,12 +15,12 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::states::state_tree::AggregatedRows;
+use crate::states::aggregated_ranges::AggregatedRows;
 use datafusion_rmq_logical::expr::state_function::StateFunction;
 use datafusion_rmq_logical::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_arrow::sorted::id_table::number;
 
-/// The rows that an accumulator sees between two checks for cancellation.
+/// The rows that an accumulator sees at a time.
 const STEP: usize = 1 << 16;
 
 /// A call of an aggregate function over sorted rows.
@@ -100,12 +100,41 @@ impl AccumulatedRows {
         self.ranks.is_some()
     }
 
-    /// Shows an accumulator a range of rows. Calls `check`, and `grow` with the accumulator's bytes, from time to time.
-    pub(crate) fn feed(
+    /// The rows of a range by ORDER BY; `None` if that is their order already.
+    fn order_of(&self, start: usize, end: usize) -> Option<Vec<u32>> {
+        let ranks = self.ranks.as_ref()?;
+        if ranks[start..end].is_sorted() {
+            return None;
+        }
+        let mut rows: Vec<u32> = (start..end).map(number).collect();
+        rows.sort_unstable_by_key(|row| ranks[*row as usize]);
+        Some(rows)
+    }
+
+    /// The arguments of the accumulator: literals, and these columns, of `len` rows.
+    fn with_literals(&self, columns: Vec<ArrayRef>, len: usize) -> Result<Vec<ArrayRef>> {
+        let mut columns = columns.into_iter();
+        let mut arguments = vec![];
+        for literal in &self.call.literals {
+            match literal {
+                Some(literal) => arguments.push(literal.to_array_of_size(len)?),
+                None => arguments.extend(columns.next()),
+            }
+        }
+        arguments.extend(columns);
+        Ok(arguments)
+    }
+}
+
+impl AggregatedRows for AccumulatedRows {
+    fn function(&self) -> &StateFunction {
+        &self.function
+    }
+
+    fn update(
         &self,
         accumulator: &mut dyn Accumulator,
         range: Range<usize>,
-        check: &dyn Fn() -> Result<()>,
         grow: &dyn Fn(usize) -> Result<()>,
     ) -> Result<()> {
         let (start, end) = (range.start, range.end);
@@ -133,46 +162,18 @@ impl AccumulatedRows {
                     take_arrays(&self.columns, &rows, None)?
                 }
             };
-            accumulator.update_batch(&self.arguments(step, len)?)?;
-            check()?;
+            accumulator.update_batch(&self.with_literals(step, len)?)?;
             grow(accumulator.size())?;
         }
         Ok(())
     }
 
-    /// The rows of a range by ORDER BY; `None` if that is their order already.
-    fn order_of(&self, start: usize, end: usize) -> Option<Vec<u32>> {
-        let ranks = self.ranks.as_ref()?;
-        if ranks[start..end].is_sorted() {
-            return None;
-        }
-        let mut rows: Vec<u32> = (start..end).map(number).collect();
-        rows.sort_unstable_by_key(|row| ranks[*row as usize]);
-        Some(rows)
-    }
-
-    /// The arguments of the accumulator: literals, and these columns, of `len` rows.
-    fn arguments(&self, columns: Vec<ArrayRef>, len: usize) -> Result<Vec<ArrayRef>> {
-        let mut columns = columns.into_iter();
-        let mut arguments = vec![];
-        for literal in &self.call.literals {
-            match literal {
-                Some(literal) => arguments.push(literal.to_array_of_size(len)?),
-                None => arguments.extend(columns.next()),
-            }
-        }
-        arguments.extend(columns);
-        Ok(arguments)
-    }
-}
-
-impl AggregatedRows for AccumulatedRows {
-    fn function(&self) -> &StateFunction {
-        &self.function
-    }
-
-    fn update(&self, accumulator: &mut dyn Accumulator, rows: Range<usize>) -> Result<()> {
-        self.feed(accumulator, rows, &|| Ok(()), &|_| Ok(()))
+    fn arguments(&self, rows: Range<usize>) -> Result<(Vec<ArrayRef>, Option<BooleanArray>)> {
+        let columns = self.columns.iter();
+        let columns = columns.map(|c| c.slice(rows.start, rows.len())).collect();
+        let filter = self.filter.as_ref();
+        let filter = filter.map(|filter| filter.slice(rows.start, rows.len()));
+        Ok((self.with_literals(columns, rows.len())?, filter))
     }
 
     fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>> {

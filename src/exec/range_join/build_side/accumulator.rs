@@ -8,11 +8,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, new_empty_array};
+use arrow::array::{Array, ArrayRef};
 use arrow::compute::interleave;
-use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
+use datafusion::common::{Result, ScalarValue, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::Accumulator;
 
 use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::block_states::{BlockStates, StatesKeeper};
@@ -20,8 +19,8 @@ use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::order_statistics::OrderStatistics;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::states::range_accumulators::accumulate_ranges;
-use crate::states::state_tree::AggregatedRows;
+use crate::states::aggregated_ranges::{AggregatedRanges, AggregatedRows, Method, Output};
+use crate::states::runs_of_ranges::aggregate_runs;
 use datafusion_rmq_logical::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use rmq_arrow::common::range_groups::RangeGroups;
 use rmq_arrow::common::ranges::Ranges;
@@ -45,10 +44,6 @@ pub(crate) struct RangeAccumulator {
     /// The columns, which register their memory, if ranges are aggregated after the build side is dropped.
     _retained: Vec<PreparedColumn>,
 }
-
-/// What takes the accumulator of a range, which has accumulated these bytes, and returns those of what it keeps.
-type TakeAccumulated<'a> =
-    dyn FnMut(&Range<usize>, Box<dyn Accumulator>, usize) -> Result<usize> + 'a;
 
 impl RangeAccumulator {
     /// The aggregate over sorted columns, one for each argument of the call, and the order statistics of the first one
@@ -134,11 +129,40 @@ impl RangeAccumulator {
         let rows = rows.map(|rows| rows.map(|r| r.start as usize..r.end as usize));
         let rows: Vec<Range<usize>> = rows.collect::<Result<_>>()?;
         let memory = self.memory.new_empty();
-        if self.rows.call().output == AccumulatorOutput::State {
-            self.states_of(&rows, check, &memory)
-        } else {
-            self.values_of(&rows, check, &memory)
+        let output = match self.rows.call().output {
+            AccumulatorOutput::State => Output::State,
+            AccumulatorOutput::Value | AccumulatorOutput::Range => {
+                let function = &self.rows.function().function;
+                let of_no_rows = if rows.iter().any(Range::is_empty) {
+                    function.create_accumulator()?.evaluate()?
+                } else {
+                    ScalarValue::try_from(function.field().data_type())?
+                };
+                Output::Value { of_no_rows }
+            }
+        };
+        let registered = Cell::new(0);
+        let grow = |bytes: usize| {
+            check()?;
+            if bytes > registered.get() {
+                registered.set(bytes.next_multiple_of(REGISTERED_AT_A_TIME));
+                memory.try_resize(registered.get())?;
+            }
+            Ok(())
+        };
+        let Some(states) = self.states.as_deref() else {
+            let read = |ranges: &[&Range<usize>]| {
+                AggregatedRanges::read(&*self.rows, ranges, Method::OneByOne, false)
+            };
+            return Ok(aggregate_runs(&rows, &output, |ranges| ranges.len(), read, &grow)?.0);
+        };
+        let at_a_time = |ranges: &[&Range<usize>]| states.at_a_time(ranges);
+        let cover = |ranges: &[&Range<usize>]| states.cover(ranges, check);
+        let (values, wide) = aggregate_runs(&rows, &output, at_a_time, cover, &grow)?;
+        if states.is_built() {
+            self.metrics.record_block_states(wide);
         }
+        Ok(values)
     }
 
     /// The statistic of each group of ranges, where a row that is in several of them counts as often. Builds what
@@ -191,102 +215,6 @@ impl RangeAccumulator {
         let values: [&dyn Array; 2] = [&single, &several];
         Ok(interleave(&values, &places)?)
     }
-
-    fn values_of(
-        &self,
-        ranges: &[Range<usize>],
-        check: &(dyn Fn() -> Result<()> + Sync),
-        memory: &MemoryReservation,
-    ) -> Result<ArrayRef> {
-        let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());
-        let mut result_bytes = 0;
-        self.accumulate(ranges, check, memory, &mut |_, mut accumulator, equal| {
-            let result = accumulator.evaluate()?;
-            result_bytes += equal * result.size();
-            results.extend(std::iter::repeat_n(result, equal));
-            Ok(result_bytes)
-        })?;
-        let data_type = self.rows.function().function.field();
-        let data_type = data_type.data_type();
-        if results.is_empty() {
-            return Ok(new_empty_array(data_type));
-        }
-        let results = ScalarValue::iter_to_array(results)?;
-        if results.data_type() != data_type {
-            return exec_err!(
-                "{} returned a {} instead of a {data_type}",
-                self.rows.call().text,
-                results.data_type()
-            );
-        }
-        Ok(results)
-    }
-
-    fn states_of(
-        &self,
-        ranges: &[Range<usize>],
-        check: &(dyn Fn() -> Result<()> + Sync),
-        memory: &MemoryReservation,
-    ) -> Result<ArrayRef> {
-        let mut column = self.rows.function().column(ranges.len());
-        self.accumulate(
-            ranges,
-            check,
-            memory,
-            &mut |range, mut accumulator, equal| {
-                let state = accumulator.state()?;
-                for _ in 0..equal {
-                    column.push((!range.is_empty()).then_some(state.as_slice()))?;
-                }
-                Ok(column.bytes())
-            },
-        )?;
-        column.finish()
-    }
-
-    /// Passes to `take` what [`accumulate_ranges`] does. What it returns is registered, the bytes of all that it has
-    /// taken.
-    fn accumulate(
-        &self,
-        ranges: &[Range<usize>],
-        check: &(dyn Fn() -> Result<()> + Sync),
-        memory: &MemoryReservation,
-        take: &mut TakeAccumulated<'_>,
-    ) -> Result<()> {
-        let (states, function) = (self.states.as_deref(), self.rows.function());
-        let (taken, registered) = (Cell::new(0), Cell::new(0));
-        let register = |bytes: usize| {
-            if bytes > registered.get() {
-                registered.set(bytes.next_multiple_of(REGISTERED_AT_A_TIME));
-                memory.try_resize(registered.get())?;
-            }
-            Ok(())
-        };
-        let wide = accumulate_ranges(
-            ranges,
-            states.map(BlockStates::ranges_at_a_time),
-            |ranges| match states {
-                Some(states) => states.cover(ranges, check),
-                None => Ok(None),
-            },
-            |range| {
-                let mut accumulator = function.function.create_accumulator()?;
-                let grow = |accumulated| register(taken.get() + accumulated);
-                let rows = range.clone();
-                self.rows.feed(&mut *accumulator, rows, check, &grow)?;
-                Ok(accumulator)
-            },
-            check,
-            |range, accumulator, equal| {
-                taken.set(take(range, accumulator, equal)?);
-                register(taken.get())
-            },
-        )?;
-        if states.is_some_and(BlockStates::is_built) {
-            self.metrics.record_block_states(wide);
-        }
-        Ok(())
-    }
 }
 
 /// The value of an accumulator that has read the rows of ranges, each of an aggregate of the same call. Calls `check`
@@ -305,8 +233,11 @@ pub(crate) fn accumulated(
     let memory = first.memory.new_empty();
     for (of, rows) in ranges {
         let rows = rows.start as usize..rows.end as usize;
-        let grow = |bytes| memory.try_resize(bytes);
-        of.rows.feed(&mut *accumulator, rows, check, &grow)?;
+        let grow = |bytes| {
+            check()?;
+            memory.try_resize(bytes)
+        };
+        of.rows.update(&mut *accumulator, rows, &grow)?;
     }
     accumulator.evaluate()
 }

@@ -13,11 +13,15 @@ use crate::exec::range_join::build_side::accumulated_rows::AccumulatedRows;
 use crate::exec::range_join::build_side::lazy_structure::LazyStructure;
 use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::states::state_tree::{Blocks, CoveredRanges, StateTree};
+use crate::states::aggregated_ranges::AggregatedRanges;
+use crate::states::state_tree::{Blocks, StateTree};
 use datafusion_rmq_logical::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOutput};
 use rmq_arrow::common::ranges::Ranges;
 use rmq_arrow::common::row_number::rows_between;
 use rmq_arrow::common::workers::Workers;
+
+/// The rows of narrow ranges that are read at a time, about.
+const ROWS_AT_A_TIME: usize = 1 << 14;
 
 /// The states of one call of an aggregate function.
 #[derive(Debug)]
@@ -142,37 +146,39 @@ impl BlockStates {
         })
     }
 
-    /// How many ranges [`Self::cover`] should be asked for at a time.
-    pub(crate) fn ranges_at_a_time(&self) -> usize {
-        let built = self.built.get();
-        built.map_or(1, |built| built.tree.ranges_at_a_time())
+    /// How many of the first ranges [`Self::cover`] should have at a time: before the tree is built, a wide range is
+    /// covered by its own.
+    pub(crate) fn at_a_time(&self, ranges: &[&Range<usize>]) -> usize {
+        if let Some(built) = self.built.get() {
+            return built.tree.ranges_at_a_time();
+        }
+        let mut rows = 0;
+        let narrow = ranges.iter().take_while(|range| {
+            rows += range.len();
+            rows <= ROWS_AT_A_TIME && self.blocks.of_range(range).is_none()
+        });
+        narrow.count().max(1)
     }
 
-    /// The ranges as the tree covers them. Before it is built, `None` if one range is narrow.
+    /// The ranges, as many as [`Self::at_a_time`] says, as a tree covers them.
     pub(crate) fn cover<'a>(
         &'a self,
         ranges: &[&Range<usize>],
         check: &(dyn Fn() -> Result<()> + Sync),
-    ) -> Result<Option<CoveredRanges<'a>>> {
+    ) -> Result<AggregatedRanges<'a>> {
         if let Some(Registered { tree, .. }) = self.built.get() {
-            return tree.cover(&*self.rows, ranges, true).map(Some);
+            return tree.cover(&*self.rows, ranges, true);
         }
-        let mut all: Option<Range<usize>> = None;
-        for range in ranges {
-            let Some(blocks) = self.blocks.of_range(range) else {
-                return Ok(None);
-            };
-            all = Some(match all {
-                Some(all) => all.start.min(blocks.start)..all.end.max(blocks.end),
-                None => blocks,
-            });
-        }
-        let Some(blocks) = all else {
-            return Ok(None);
+        let blocks = match ranges {
+            [range] => self.blocks.of_range(range),
+            _ => None,
+        };
+        let Some(blocks) = blocks else {
+            return AggregatedRanges::read(&*self.rows, ranges, self.blocks.method(), false);
         };
         let workers = Workers::new(1, check);
         let tree = StateTree::build(&*self.rows, self.blocks, blocks, workers)?;
-        tree.cover(&*self.rows, ranges, false).map(Some)
+        tree.cover(&*self.rows, ranges, false)
     }
 
     /// Whether the tree of all rows is built.
@@ -237,7 +243,7 @@ mod tests {
 
     use super::*;
     use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-    use crate::states::state_tree::AggregatedRows;
+    use crate::states::aggregated_ranges::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
         let call = AccumulatorCall {

@@ -31,7 +31,7 @@ const MAX_SLICES: usize = 24;
 const LEAST_SHARE: f64 = 1.0 / 4096.0;
 
 /// And at most this part, as bounds that are far apart tell little of how far rows are from them.
-pub(crate) const GREATEST_SHARE: f64 = 1.0 / 32.0;
+pub(crate) const GREATEST_SHARE: f64 = 1.0 / 128.0;
 
 /// The rows that the windows of a probe side seek.
 #[derive(Debug)]
