@@ -149,15 +149,18 @@ impl Shared {
 
     /// Refuses to change a table that only this statement sees.
     fn check_target(&self, plan: &LogicalPlan, frames: &Frames) -> Result<()> {
-        let LogicalPlan::Dml(change) = plan else {
-            return Ok(());
+        let (statement, table) = match plan {
+            LogicalPlan::Dml(change) => (change.op.to_string(), &change.table_name),
+            LogicalPlan::Ddl(DdlStatement::CreateIndex(create)) => {
+                ("CREATE INDEX".to_string(), &create.table)
+            }
+            _ => return Ok(()),
         };
-        let target = self.resolved(&change.table_name);
+        let target = self.resolved(table);
         if frames.iter().any(|(name, _)| self.resolved(name) == target) {
             return plan_err!(
-                "{} {}: the table is read for this statement alone and can't be changed; register it",
-                change.op,
-                change.table_name
+                "{statement} {table}: the table is read for this statement alone and can't be changed; register it, or, if \
+                 it is a table of session=, change it there"
             );
         }
         Ok(())

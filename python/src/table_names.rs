@@ -17,7 +17,7 @@ use datafusion_rmq::parts::parse_statement;
 /// What a statement names.
 pub struct Names<'a> {
     state: &'a SessionState,
-    /// The tables that it reads. Names of WITH are not among them, nor the table that is created or changed.
+    /// The tables that it reads or changes. Names of WITH are not among them, nor a table that is created.
     pub tables: BTreeSet<TableReference>,
     /// The functions that it calls outside FROM, as planning spells them.
     pub functions: BTreeSet<String>,
@@ -52,10 +52,15 @@ impl Names<'_> {
                     None => Ok(()),
                 },
                 SqlStatement::CreateView(create) => self.add_query(&create.query),
-                SqlStatement::Insert(insert) => match &insert.source {
-                    Some(query) => self.add_query(query),
-                    None => Ok(()),
-                },
+                SqlStatement::Insert(insert) => {
+                    if let Some(query) = &insert.source {
+                        self.add_query(query)?;
+                    }
+                    self.add_tables(statement)
+                }
+                SqlStatement::Update(_)
+                | SqlStatement::Delete(_)
+                | SqlStatement::CreateIndex(_) => self.add_tables(statement),
                 SqlStatement::Prepare { statement, .. } => {
                     self.add_statement(&Statement::Statement(statement.clone()))
                 }

@@ -409,8 +409,11 @@ def test_a_connection_sees_changes_of_the_session(tmp_path):
     assert con.tables() == ["copied", "trades"]
     con.sql("PREPARE below (BIGINT) AS SELECT count(*) FROM archive.trades WHERE id < $1")
     assert con.sql("EXECUTE below (7)").fetchall() == [(7,)]
-    with pytest.raises(rmq.ProgrammingError, match="INSERT INTO archive.trades|Insert"):
-        con.sql("INSERT INTO archive.trades SELECT * FROM archive.trades")
+    changes = ["INSERT INTO archive.trades SELECT * FROM archive.trades", "INSERT INTO archive.trades (id) VALUES (1)"]
+    changes += ["UPDATE archive.trades SET id = 1", "DELETE FROM archive.trades", "CREATE INDEX i ON archive.trades (id)"]
+    for sql in changes:
+        with pytest.raises(rmq.ProgrammingError, match="archive.trades: the table is read .* change it there"):
+            con.sql(sql)
     with pytest.raises(rmq.ProgrammingError, match="table 'datafusion.nowhere.t' not found"):
         con.sql("SELECT * FROM nowhere.t")
     assert ctx.sql("SELECT count(*) AS n FROM archive.trades").to_pylist() == [{"n": 50}]
@@ -485,6 +488,22 @@ def test_options(tmp_path):
     assert "Hash([id@0], 7)" in plan(ctx, sql)
     with pytest.raises(Exception, match="rmq.engine = 'steam': expected 'auto', 'cpu' or 'cuda'"):
         ctx.sql("SET rmq.engine = 'steam'").collect()
+    # What was set stays set, and each statement says so, until an empty value takes its place.
+    for name, value in [("engine", "steam"), ("nonsense", "1")]:
+        with pytest.raises(Exception, match=f"rmq.{name}"):
+            ctx.sql(f"SET rmq.{name} = '{value}'").collect()
+        with pytest.raises(Exception, match=f"SET rmq.{name} = '' makes the session usable again"):
+            ctx.sql("SELECT 1").collect()
+        ctx.sql(f"SET rmq.{name} = ''").collect()
+        assert "RangeJoinExec" in plan(ctx, sql)
+
+
+def test_datafusion_lists_options_twice():
+    """datafusion-ffi 55 writes a prefix before names that have it: docs/python-datafusion.md."""
+    config = SessionConfig().with_information_schema(True)
+    ctx = SessionContext(config).with_extensions(Extension(engine="cpu"))
+    listed = ctx.sql("SELECT name, value FROM information_schema.df_settings WHERE name LIKE '%rmq.engine' ORDER BY name")
+    assert listed.to_pylist() == [{"name": "rmq.engine", "value": "cpu"}, {"name": "rmq.rmq.engine", "value": "cpu"}]
 
 
 def test_errors_of_queries(sessions):

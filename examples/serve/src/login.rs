@@ -1,10 +1,8 @@
 //! Who may log in: with a password by SCRAM-SHA-256, without one anybody.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::prelude::SessionContext;
 use datafusion_postgres::pgwire::api::auth::noop::NoopStartupHandler;
 use datafusion_postgres::pgwire::api::auth::sasl::SASLAuthStartupHandler;
 use datafusion_postgres::pgwire::api::auth::sasl::scram::{
@@ -15,42 +13,37 @@ use datafusion_postgres::pgwire::api::auth::{
 };
 use datafusion_postgres::pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
 use datafusion_postgres::pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
-use datafusion_postgres::pgwire::api::{ClientInfo, ConnectionManager, PgWireServerHandlers};
-use datafusion_postgres::pgwire::error::{PgWireError, PgWireResult};
-use datafusion_postgres::pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
-use futures::Sink;
+use datafusion_postgres::pgwire::api::{ConnectionManager, PgWireServerHandlers};
+use datafusion_postgres::pgwire::error::PgWireResult;
 
 use crate::statements::Statements;
 
-/// What serves a client.
-pub(crate) struct Handlers {
+/// What serves clients.
+pub(crate) struct Handlers<F> {
     statements: Arc<Statements>,
     connections: Arc<ConnectionManager>,
-    password: Option<Arc<SaltedPassword>>,
+    login: F,
 }
 
-impl Handlers {
-    /// Handlers of clients that ask this session, and need the password, if there is one.
-    pub(crate) fn new(ctx: Arc<SessionContext>, password: Option<&str>) -> Self {
+impl<F> Handlers<F> {
+    /// Handlers of clients that each have a login of their own.
+    pub(crate) fn new(statements: Arc<Statements>, login: F) -> Self {
+        let connections = Arc::default();
         Self {
-            statements: Arc::new(Statements::new(ctx)),
-            connections: Arc::default(),
-            password: password.map(SaltedPassword::new).map(Arc::new),
+            statements,
+            connections,
+            login,
         }
     }
 }
 
-impl PgWireServerHandlers for Handlers {
+impl<F, L> PgWireServerHandlers for Handlers<F>
+where
+    F: Fn(Arc<ConnectionManager>) -> L + 'static,
+    L: StartupHandler,
+{
     fn startup_handler(&self) -> Arc<impl StartupHandler> {
-        let connections = Arc::clone(&self.connections);
-        Arc::new(match &self.password {
-            None => Login::Anybody(Anybody { connections }),
-            Some(password) => {
-                let scram = SASLAuthStartupHandler::new(Arc::default());
-                let scram = scram.with_scram(ScramAuth::new(Arc::clone(password) as _));
-                Login::Password(Box::new(scram.with_connection_manager(connections)))
-            }
-        })
+        Arc::new((self.login)(Arc::clone(&self.connections)))
     }
 
     fn simple_query_handler(&self) -> Arc<impl SimpleQueryHandler> {
@@ -66,51 +59,35 @@ impl PgWireServerHandlers for Handlers {
     }
 }
 
-/// How a client logs in.
-enum Login {
-    Anybody(Anybody),
-    Password(Box<SASLAuthStartupHandler<DefaultServerParameterProvider>>),
-}
-
-#[async_trait]
-impl StartupHandler for Login {
-    async fn on_startup<C>(
-        &self,
-        client: &mut C,
-        message: PgWireFrontendMessage,
-    ) -> PgWireResult<()>
-    where
-        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::Error: Debug,
-        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
-    {
-        match self {
-            Self::Anybody(login) => login.on_startup(client, message).await,
-            Self::Password(login) => login.on_startup(client, message).await,
-        }
-    }
-}
-
-struct Anybody {
-    connections: Arc<ConnectionManager>,
-}
+/// Lets anybody in.
+pub(crate) struct Anybody(pub(crate) Arc<ConnectionManager>);
 
 impl NoopStartupHandler for Anybody {
     fn connection_manager(&self) -> Option<Arc<ConnectionManager>> {
-        Some(Arc::clone(&self.connections))
+        Some(Arc::clone(&self.0))
     }
 }
 
 /// The password of all users.
 #[derive(Debug)]
-struct SaltedPassword(Password);
+pub(crate) struct SaltedPassword(Password);
 
 impl SaltedPassword {
-    fn new(password: &str) -> Self {
+    pub(crate) fn new(password: &str) -> Arc<Self> {
         // Random text is as good a salt as bytes are.
         let salt = random_nonce().into_bytes();
         let salted = gen_salted_password(password, &salt, SCRAM_ITERATIONS);
-        Self(Password::new(Some(salt), salted))
+        Arc::new(Self(Password::new(Some(salt), salted)))
+    }
+
+    /// Lets in who has the password.
+    pub(crate) fn login(
+        self: &Arc<Self>,
+        connections: Arc<ConnectionManager>,
+    ) -> SASLAuthStartupHandler<DefaultServerParameterProvider> {
+        let scram = ScramAuth::new(Arc::clone(self) as _);
+        let login = SASLAuthStartupHandler::new(Arc::default()).with_scram(scram);
+        login.with_connection_manager(connections)
     }
 }
 

@@ -10,6 +10,7 @@ mod login;
 mod statements;
 mod stopping;
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,12 +18,15 @@ use std::sync::Arc;
 
 use clap::Parser;
 use datafusion::common::{Result, config_datafusion_err, config_err};
-use datafusion::prelude::*;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_postgres::datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_postgres::datafusion_pg_catalog::setup_pg_catalog;
 use datafusion_postgres::{ServerOptions, serve_with_handlers};
 
-use crate::login::Handlers;
+use crate::login::{Anybody, Handlers, SaltedPassword};
+use crate::statements::Statements;
+use crate::stopping::StoppablePlanner;
 
 /// The variable with the password.
 const PASSWORD: &str = "RMQ_PASSWORD";
@@ -95,82 +99,81 @@ async fn serve(args: Args) -> Result<()> {
     // Clients' statements are in Postgres' dialect. psql and others ask information_schema for tables.
     let config = SessionConfig::new().with_information_schema(true);
     let config = config.set_str("datafusion.sql_parser.dialect", "PostgreSQL");
-    let ctx = SessionContext::new_with_config(config);
+    let state = SessionStateBuilder::new_with_default_features().with_config(config);
+    let state = state.with_query_planner(Arc::new(StoppablePlanner)).build();
+    let ctx = SessionContext::new_with_state(state);
     // First, because it builds the session's state anew.
     setup_pg_catalog(&ctx, "datafusion", EmptyContextProvider).map_err(|error| *error)?;
-    datafusion_rmq::register(&ctx);
-    stopping::plan_stoppable(&ctx);
+    datafusion_rmq::register_keeping_query_planner(&ctx);
     for file in &args.files {
-        register_file(&ctx, file).await?;
+        run_statement(&ctx, file, &create_table(file)?).await?;
     }
     for command in &args.command {
-        let done = async { datafusion_rmq::sql(&ctx, command).await?.collect().await };
-        done.await
-            .map_err(|error| error.context(format!("--command {command}")))?;
+        run_statement(&ctx, &format!("--command {command}"), command).await?;
     }
 
     let address = listen.to_string();
     let (host, _) = address.rsplit_once(':').unwrap_or((&address, ""));
     let options = ServerOptions::new()
         .with_host(host.to_string())
-        .with_port(listen.port());
-    let handlers = Arc::new(Handlers::new(Arc::new(ctx), password.as_deref()));
+        .with_port(listen.port())
+        .with_max_connections(args.max_clients);
+    let statements = Arc::new(Statements::new(Arc::new(ctx)));
     println!("psql -h {} -p {}", listen.ip(), listen.port());
-    let served =
-        serve_with_handlers(handlers, &options.with_max_connections(args.max_clients)).await;
+    let served = match password.as_deref().map(SaltedPassword::new) {
+        Some(password) => {
+            let login = move |connections| password.login(connections);
+            serve_with_handlers(Arc::new(Handlers::new(statements, login)), &options).await
+        }
+        None => serve_with_handlers(Arc::new(Handlers::new(statements, Anybody)), &options).await,
+    };
     served.map_err(|error| config_datafusion_err!("can't listen on {listen}: {error}"))
 }
 
-/// Makes a file or a directory a table.
-async fn register_file(ctx: &SessionContext, file: &str) -> Result<()> {
-    let (name, file) = match file.split_once('=') {
-        Some((name, file)) => (Some(name), file),
-        None => (None, file),
+/// Runs a statement of the command line.
+async fn run_statement(ctx: &SessionContext, given: &str, statement: &str) -> Result<()> {
+    let done = async { datafusion_rmq::sql(ctx, statement).await?.collect().await };
+    done.await
+        .map_err(|error| error.context(given.to_string()))?;
+    Ok(())
+}
+
+/// The statement that makes a file or a directory a table.
+fn create_table(file: &str) -> Result<String> {
+    let (name, path) = match file.split_once('=') {
+        Some((name, path)) => (Some(name), Path::new(path)),
+        None => (
+            Path::new(file).file_stem().and_then(OsStr::to_str),
+            Path::new(file),
+        ),
     };
-    let path = Path::new(file);
     if !path.try_exists()? {
         return config_err!("{file}: there is no such file or directory");
     }
-    let name = name
-        .or_else(|| path.file_stem()?.to_str())
-        .filter(|name| !name.is_empty());
-    let Some(name) = name else {
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
         return config_err!("{file}: the table needs a name: NAME={file}");
     };
-    // In quotes it may have upper case letters and dots.
-    let table = format!("\"{}\"", name.replace('"', "\"\""));
-    if ctx.table_exist(table.as_str())? {
-        return config_err!("{file}: there is a table {name} already: OTHER={file}");
-    }
-    let extension = path
-        .extension()
-        .and_then(|extension| extension.to_str())
-        .unwrap_or_default();
-    let done = match extension {
-        "parquet" => {
-            ctx.register_parquet(table, file, ParquetReadOptions::new())
-                .await
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    let format = match extension {
+        "parquet" => "PARQUET",
+        _ if path.is_dir() => "PARQUET",
+        "csv" => "CSV",
+        "tsv" => "CSV OPTIONS (format.delimiter '\t')",
+        "json" | "jsonl" | "ndjson" => "JSON",
+        "arrow" => "ARROW",
+        _ => {
+            return config_err!(
+                "{file}: its name ends in none of .parquet, .csv, .tsv, .json, .jsonl, .ndjson and .arrow; \
+                 --command 'CREATE EXTERNAL TABLE … STORED AS … LOCATION …' takes other names"
+            );
         }
-        _ if path.is_dir() => {
-            ctx.register_parquet(table, file, ParquetReadOptions::new())
-                .await
-        }
-        "csv" => ctx.register_csv(table, file, CsvReadOptions::new()).await,
-        "tsv" => {
-            let tabs = CsvReadOptions::new()
-                .delimiter(b'\t')
-                .file_extension(".tsv");
-            ctx.register_csv(table, file, tabs).await
-        }
-        "json" | "jsonl" | "ndjson" => {
-            let lines = JsonReadOptions::default().file_extension(extension);
-            ctx.register_json(table, file, lines).await
-        }
-        "arrow" => ctx.register_arrow(table, file, Default::default()).await,
-        _ => config_err!(
-            "its name ends in none of .parquet, .csv, .tsv, .json, .jsonl, .ndjson and .arrow; \
-             --command 'CREATE EXTERNAL TABLE … STORED AS … LOCATION …' takes other names"
-        ),
     };
-    done.map_err(|error| error.context(file.to_string()))
+    // Directories end in a slash, or their names' dots would say which files are meant.
+    let location =
+        path.display().to_string().replace('\'', "''") + if path.is_dir() { "/" } else { "" };
+    // In quotes a name may have upper case letters and dots.
+    let name = name.replace('"', "\"\"");
+    Ok(format!(
+        "CREATE EXTERNAL TABLE \"{name}\" STORED AS {format} LOCATION '{location}'"
+    ))
 }

@@ -1,6 +1,6 @@
 //! What clients ask. Queries of tables are planned by the session itself, all else is answered by
-//! `datafusion-postgres`, which knows transactions, cursors, SHOW and Postgres' catalog. That crate puts NULL in place
-//! of each correlated subquery in a SELECT list, and takes the first row of others.
+//! `datafusion-postgres`, which knows transactions, SHOW and Postgres' catalog. That crate puts NULL in place of each
+//! correlated subquery in a SELECT list, and takes the first row of others.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -12,33 +12,31 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{DFParser, Statement as Parsed};
-use datafusion::sql::sqlparser::ast::{Query, SetExpr, Statement, visit_relations};
+use datafusion::sql::sqlparser::ast::{Statement, visit_relations};
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_postgres::DfSessionService;
 use datafusion_postgres::arrow_pg::datatypes::df::encode_dataframe;
 use datafusion_postgres::datafusion_pg_catalog::sql::PostgresCompatibilityParser;
+use datafusion_postgres::hooks::HookClient;
 use datafusion_postgres::pgwire::api::portal::{Format, Portal};
 use datafusion_postgres::pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
-use datafusion_postgres::pgwire::api::results::{FieldInfo, Response};
-use datafusion_postgres::pgwire::api::stmt::QueryParser;
+use datafusion_postgres::pgwire::api::results::{FieldInfo, Response, Tag};
+use datafusion_postgres::pgwire::api::stmt::{QueryParser, StoredStatement};
 use datafusion_postgres::pgwire::api::store::PortalStore;
 use datafusion_postgres::pgwire::api::{ClientInfo, ClientPortalStore, Type};
 use datafusion_postgres::pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use datafusion_postgres::pgwire::messages::PgWireBackendMessage;
 use datafusion_postgres::pgwire::messages::response::TransactionStatus;
 use datafusion_postgres::pgwire::types::format::FormatOptions;
-use datafusion_rmq::parts::{plan_statement, prepare_statement};
+use datafusion_rmq::parts::{plan_statement, prepare_statement, with_known_joins};
 use futures::Sink;
 
 use crate::stopping::stoppable;
 
-/// A statement that does nothing.
-const NOTHING: &str = "CLOSE nothing";
-
 /// A statement and its plan, as `datafusion-postgres` keeps what a client has prepared.
 type Stored = (String, Option<(Statement, LogicalPlan)>);
 
-/// A statement, and its plan if it is about tables.
+/// A statement, and its plan if the session answers it.
 struct Prepared {
     text: String,
     statement: Statement,
@@ -50,82 +48,91 @@ struct Prepared {
 pub(crate) struct Statements {
     ctx: Arc<SessionContext>,
     postgres: Arc<DfSessionService>,
-    /// What `postgres` makes of statements.
-    rewriting: Arc<PostgresCompatibilityParser>,
 }
 
 impl Statements {
     pub(crate) fn new(ctx: Arc<SessionContext>) -> Self {
-        Self {
-            postgres: Arc::new(DfSessionService::new(Arc::clone(&ctx))),
-            rewriting: Arc::new(PostgresCompatibilityParser::new()),
-            ctx,
-        }
+        let postgres = Arc::new(DfSessionService::new(Arc::clone(&ctx)));
+        Self { ctx, postgres }
     }
 
-    /// The statements of a text, with a plan those about tables.
-    async fn prepare<C: ClientInfo + Sync>(
-        &self,
-        client: &C,
-        sql: &str,
-    ) -> PgWireResult<Vec<Prepared>> {
+    /// The statements of a text, if they change nothing that other clients see.
+    async fn prepare<C: ClientInfo>(&self, client: &C, sql: &str) -> PgWireResult<Vec<Prepared>> {
         // What a client sends after a wrong password is read. Only those that are logged in have a number.
         if client.pid_and_secret_key().0 == 0 {
-            return Err(error("FATAL", "28000", "log in first"));
+            return Err(error("28000", "log in first"));
         }
-        let known = datafusion_rmq::parts::with_known_joins(sql, &PostgreSqlDialect {});
+        let known = with_known_joins(sql, &PostgreSqlDialect {});
         let known = known.as_deref().unwrap_or(sql);
         let parsed = DFParser::parse_sql_with_dialect(known, &PostgreSqlDialect {}).map_err(api)?;
         let alone = parsed.len() == 1;
         let mut prepared = vec![];
         for parsed in parsed {
             // datafusion-postgres knows some queries of clients by their very words.
-            let text = if alone {
-                sql.to_string()
-            } else {
-                parsed.to_string()
-            };
-            let statement = read_only(&parsed, &text)?;
-            let plan = match &statement {
-                Statement::Query(_) if is_about_tables(&statement) => {
-                    Some(self.plan(parsed, &text).await?)
-                }
-                Statement::Query(_) => {
-                    // What datafusion-postgres makes of it may write, too, or create a table: SELECT … INTO.
-                    let rewritten = Box::new(self.rewriting.rewrite(statement.clone()));
-                    match self.plan(Parsed::Statement(rewritten), &text).await {
-                        Err(refused @ PgWireError::UserError(_)) => return Err(refused),
-                        _ => None,
-                    }
-                }
-                Statement::Declare { stmts } => {
-                    if self.rewriting.rewrite(statement.clone()) != statement {
-                        let reason =
-                            format!("a cursor can't run this query as it is written: {text}");
-                        return Err(error("ERROR", "0A000", &reason));
-                    }
-                    let queries = stmts.iter().filter_map(|cursor| cursor.for_query.clone());
-                    let queries: Vec<_> = queries.collect();
-                    for query in queries {
-                        let query = Box::new(Statement::Query(query));
-                        self.plan(Parsed::Statement(query), &text).await?;
-                    }
-                    None
-                }
-                _ => None,
-            };
-            let text = if frees_statements(&statement) {
-                NOTHING.to_string()
-            } else {
-                text
-            };
-            prepared.push(Prepared {
-                text,
-                statement,
-                plan,
-            });
+            let text = alone.then(|| sql.to_string());
+            prepared.push(
+                self.prepare_one(text.unwrap_or_else(|| parsed.to_string()), parsed)
+                    .await?,
+            );
         }
         Ok(prepared)
+    }
+
+    async fn prepare_one(&self, mut text: String, parsed: Parsed) -> PgWireResult<Prepared> {
+        let (inner, explained) = match &parsed {
+            Parsed::Explain(explain) => (explain.statement.as_ref(), true),
+            other => (other, false),
+        };
+        let Parsed::Statement(statement) = inner else {
+            return Err(refused(&text));
+        };
+        let statement = statement.as_ref().clone();
+        let plan = match &statement {
+            Statement::Query(_) if is_about_tables(&statement) => {
+                Some(self.plan(parsed, &text).await?)
+            }
+            Statement::Query(_) => {
+                // What datafusion-postgres makes of it may write, too, or create a table: SELECT … INTO.
+                let rewritten = PostgresCompatibilityParser::new().rewrite(statement.clone());
+                match self
+                    .plan(Parsed::Statement(Box::new(rewritten)), &text)
+                    .await
+                {
+                    Err(refused @ PgWireError::UserError(_)) => return Err(refused),
+                    _ => None,
+                }
+            }
+            _ if explained => return Err(refused(&text)),
+            // datafusion-postgres would plan the query of a cursor.
+            Statement::Declare { stmts } => match stmts[0].for_query.clone() {
+                Some(query) => {
+                    let query = Box::new(Statement::Query(query));
+                    Some(self.plan(Parsed::Statement(query), &text).await?)
+                }
+                None => return Err(refused(&text)),
+            },
+            // Options of the session have dots in their names.
+            Statement::Set(set) if !set.to_string().contains('.') => None,
+            Statement::ShowVariable { .. }
+            | Statement::ShowTables { .. }
+            | Statement::ShowColumns { .. }
+            | Statement::StartTransaction { .. }
+            | Statement::Commit { .. }
+            | Statement::Rollback { .. }
+            | Statement::Fetch { .. }
+            | Statement::Close { .. } => None,
+            // The end of a connection frees what it has prepared, too.
+            Statement::Deallocate { .. } | Statement::Discard { .. } => {
+                text = "CLOSE nothing".to_string();
+                None
+            }
+            _ => return Err(refused(&text)),
+        };
+        Ok(Prepared {
+            text,
+            statement,
+            plan,
+        })
     }
 
     /// The plan of a query, if all it does is read.
@@ -151,21 +158,35 @@ impl SimpleQueryHandler for Statements {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let mut responses = vec![];
-        for Prepared { text, plan, .. } in self.prepare(client, sql).await? {
-            match plan {
-                Some(plan) if client.transaction_status() != TransactionStatus::Error => {
-                    let format = FormatOptions::from_client_metadata(client.metadata());
-                    let query = async {
-                        let rows = self.ctx.execute_logical_plan(plan).await.map_err(api)?;
-                        let text = Format::UnifiedText;
-                        let rows = encode_dataframe(rows, &text, Some(Arc::new(format))).await?;
-                        Ok(Response::Query(rows))
-                    };
-                    responses.push(stoppable(query).await?);
+        for Prepared {
+            text,
+            statement,
+            plan,
+        } in self.prepare(client, sql).await?
+        {
+            let failed = client.transaction_status() == TransactionStatus::Error;
+            let Some(plan) = plan.filter(|_| !failed) else {
+                let answered = SimpleQueryHandler::do_query(&*self.postgres, client, &text).await?;
+                responses.extend(answered);
+                continue;
+            };
+            let format = Arc::new(FormatOptions::from_client_metadata(client.metadata()));
+            let query = async {
+                let rows = self.ctx.execute_logical_plan(plan).await.map_err(api)?;
+                let rows = encode_dataframe(rows, &Format::UnifiedText, Some(format)).await?;
+                Ok(Response::Query(rows))
+            };
+            responses.push(match (stoppable(query).await?, &statement) {
+                (Response::Query(rows), Statement::Declare { stmts }) => {
+                    let name = stmts[0].names[0].value.clone();
+                    let stored = StoredStatement::new(name.clone(), (text, None), vec![]);
+                    let cursor = Portal::new_cursor(name, Arc::new(stored));
+                    cursor.start(rows).await;
+                    HookClient::portal_store(client).put_portal(Arc::new(cursor));
+                    Response::Execution(Tag::new("DECLARE CURSOR"))
                 }
-                _ => responses
-                    .extend(SimpleQueryHandler::do_query(&*self.postgres, client, &text).await?),
-            }
+                (answer, _) => answer,
+            });
         }
         Ok(responses)
     }
@@ -192,8 +213,13 @@ impl ExtendedQueryHandler for Statements {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let query = ExtendedQueryHandler::do_query(&*self.postgres, client, portal, rows);
-        stoppable(query).await
+        stoppable(ExtendedQueryHandler::do_query(
+            &*self.postgres,
+            client,
+            portal,
+            rows,
+        ))
+        .await
     }
 }
 
@@ -220,11 +246,7 @@ impl QueryParser for Statements {
             return Ok(None);
         };
         if !prepared.is_empty() {
-            return Err(error(
-                "ERROR",
-                "42601",
-                "a prepared statement has one command",
-            ));
+            return Err(error("42601", "a prepared statement has one command"));
         }
         // The rows of a FETCH would come without a description of their columns, and psycopg would die.
         if matches!(
@@ -232,7 +254,6 @@ impl QueryParser for Statements {
             Statement::Declare { .. } | Statement::Fetch { .. }
         ) {
             return Err(error(
-                "ERROR",
                 "0A000",
                 "DECLARE and FETCH are known in simple queries only",
             ));
@@ -257,65 +278,9 @@ impl QueryParser for Statements {
         statement: &Stored,
         format: Option<&Format>,
     ) -> PgWireResult<Vec<FieldInfo>> {
-        self.postgres
-            .query_parser()
-            .get_result_schema(statement, format)
+        let parser = self.postgres.query_parser();
+        parser.get_result_schema(statement, format)
     }
-}
-
-/// Whether clients say that they need what they have prepared no more, which the end of their connection tells, too.
-fn frees_statements(statement: &Statement) -> bool {
-    matches!(
-        statement,
-        Statement::Deallocate { .. } | Statement::Discard { .. }
-    )
-}
-
-/// The statement, or that which EXPLAIN explains, if it changes nothing that other clients see. Queries still may.
-fn read_only(parsed: &Parsed, text: &str) -> PgWireResult<Statement> {
-    let (statement, explained) = match parsed {
-        Parsed::Statement(statement) => (statement, false),
-        Parsed::Explain(explain) => match explain.statement.as_ref() {
-            Parsed::Statement(statement) => (statement, true),
-            _ => return Err(refused(text)),
-        },
-        _ => return Err(refused(text)),
-    };
-    let reads = match statement.as_ref() {
-        Statement::Query(query) => !writes(query),
-        Statement::Declare { stmts } if !explained => {
-            let mut queries = stmts.iter().filter_map(|cursor| cursor.for_query.as_ref());
-            !queries.any(|query| writes(query))
-        }
-        _ if explained => false,
-        // Options of the session have dots in their names.
-        Statement::Set(set) => !set.to_string().contains('.'),
-        statement if frees_statements(statement) => true,
-        statement => matches!(
-            statement,
-            Statement::ShowVariable { .. }
-                | Statement::ShowTables { .. }
-                | Statement::ShowColumns { .. }
-                | Statement::StartTransaction { .. }
-                | Statement::Commit { .. }
-                | Statement::Rollback { .. }
-                | Statement::Fetch { .. }
-                | Statement::Close { .. }
-        ),
-    };
-    if reads {
-        Ok(statement.as_ref().clone())
-    } else {
-        Err(refused(text))
-    }
-}
-
-/// Whether this is `WITH … INSERT` or the like, which the parser takes for a query.
-fn writes(query: &Query) -> bool {
-    matches!(
-        query.body.as_ref(),
-        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
-    )
 }
 
 /// Whether a query names tables, and none of Postgres' catalog.
@@ -336,14 +301,12 @@ fn api(error: DataFusionError) -> PgWireError {
     PgWireError::ApiError(Box::new(error))
 }
 
-fn error(severity: &str, code: &str, message: &str) -> PgWireError {
-    let [severity, code, message] = [severity, code, message].map(str::to_string);
+fn error(code: &str, message: &str) -> PgWireError {
+    let [severity, code, message] = ["ERROR", code, message].map(str::to_string);
     PgWireError::UserError(Box::new(ErrorInfo::new(severity, code, message)))
 }
 
 fn refused(text: &str) -> PgWireError {
-    let reason = format!(
-        "clients can read and nothing else; `serve --command` can run this statement: {text}"
-    );
-    error("ERROR", "25006", &reason)
+    let why = "clients can read and nothing else; `serve --command` can run this statement";
+    error("25006", &format!("{why}: {text}"))
 }

@@ -8,11 +8,9 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::prelude::SessionContext;
 use datafusion_postgres::pgwire::api::results::Response;
 use datafusion_postgres::pgwire::error::{PgWireError, PgWireResult};
 use datafusion_rmq::parts::Stop;
@@ -23,9 +21,9 @@ tokio::task_local! {
     static STOP: Stop;
 }
 
-/// Plans queries whose joins look out for the request to stop them.
+/// Plans queries whose joins look out for the request of [`stoppable`].
 #[derive(Debug)]
-struct StoppablePlanner(Arc<dyn QueryPlanner + Send + Sync>);
+pub(crate) struct StoppablePlanner;
 
 #[async_trait]
 impl QueryPlanner for StoppablePlanner {
@@ -34,24 +32,13 @@ impl QueryPlanner for StoppablePlanner {
         query: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self.0.create_physical_plan(query, session).await?;
+        let plan = datafusion_rmq::plan(query, session, &[]).await?;
         let is_shown = matches!(query, LogicalPlan::Analyze(_));
         match STOP.try_with(Stop::clone) {
             Ok(stop) => stop.watch_joins(plan, is_shown),
             Err(_) => Ok(plan),
         }
     }
-}
-
-/// Has the session plan queries that [`stoppable`] can stop.
-pub(crate) fn plan_stoppable(ctx: &SessionContext) {
-    let state = ctx.state();
-    let planner = StoppablePlanner(Arc::clone(state.query_planner()));
-    let session_id = state.session_id().to_string();
-    *ctx.state_ref().write() = SessionStateBuilder::new_from_existing(state)
-        .with_session_id(session_id)
-        .with_query_planner(Arc::new(planner))
-        .build();
 }
 
 /// Requests the stop when it is dropped.
