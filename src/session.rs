@@ -55,28 +55,31 @@ use datafusion_rmq_logical::expr::shifted_bound::ShiftedBoundUdf;
 use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoin;
 use datafusion_rmq_logical::rules::anti_left_join::OuterJoinToAntiJoin;
-use datafusion_rmq_logical::rules::arg_extreme::ArgExtremesToFirstValues;
+use datafusion_rmq_logical::rules::arg_extreme::{ArgExtremesToFirstValues, is_arg_extreme};
 use datafusion_rmq_logical::rules::filtered_frames::FiltersOfFramesToCases;
 use datafusion_rmq_logical::rules::first_rows::FirstRowsToNearestRows;
 use datafusion_rmq_logical::rules::grouped_join::{
     DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
 };
-use datafusion_rmq_logical::rules::interval_bounds::IntervalProductsToBounds;
+use datafusion_rmq_logical::rules::interval_bounds::{IntervalProductsToBounds, is_product};
 use datafusion_rmq_logical::rules::lateral::{LateralToRangeJoin, is_range_join};
 use datafusion_rmq_logical::rules::long_lists::LongListsToTables;
 use datafusion_rmq_logical::rules::memberships::ExistsToCounts;
+use datafusion_rmq_logical::rules::needed_rules::{NeededRules, is_of_subquery};
 use datafusion_rmq_logical::rules::nested_subquery::NestedSubqueriesToColumns;
 use datafusion_rmq_logical::rules::no_later_row::LaterRowsToLastKeys;
 use datafusion_rmq_logical::rules::nullable_subquery::NullableSubqueries;
-use datafusion_rmq_logical::rules::order_by_distance::OrderByDistances;
-use datafusion_rmq_logical::rules::range_call::frame_call::CheckFrameCalls;
+use datafusion_rmq_logical::rules::order_by_distance::{OrderByDistances, may_be_distance};
+use datafusion_rmq_logical::rules::range_call::frame_call::{
+    CheckFrameCalls, is_range_or_frame_call,
+};
 use datafusion_rmq_logical::rules::range_call::scalar_call::RangeCallToLookup;
 use datafusion_rmq_logical::rules::renewed_schemas::RenewSchemas;
-use datafusion_rmq_logical::rules::time_differences::TimeDifferences;
+use datafusion_rmq_logical::rules::time_differences::{TimeDifferences, may_be_of_duration};
 use datafusion_rmq_logical::rules::unmixed_joins::UnmixedJoins;
 use datafusion_rmq_logical::rules::unused_aggregates::DropUnusedAggregates;
 use datafusion_rmq_logical::rules::when_rewriting::WhenRewriting;
-use datafusion_rmq_logical::rules::zoned_sums::ZonedSums;
+use datafusion_rmq_logical::rules::zoned_sums::{ZonedSums, may_be_zoned_sum};
 use rmq_arrow::common::range_function::RangeFunction;
 use rmq_engine::Extreme;
 
@@ -261,24 +264,26 @@ enum Position<'a> {
 
 /// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
 fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
-    let ours: [Arc<dyn AnalyzerRule + Send + Sync>; 8] = [
-        Arc::new(TimeDifferences),
-        Arc::new(ZonedSums),
-        Arc::new(CheckFrameCalls),
-        Arc::new(ArgExtremesToFirstValues),
-        Arc::new(IntervalProductsToBounds),
-        Arc::new(NullableSubqueries),
-        Arc::new(OrderByDistances),
+    let ours = NeededRules::new(vec![
+        (may_be_of_duration, Arc::new(TimeDifferences)),
+        (may_be_zoned_sum, Arc::new(ZonedSums)),
+        (is_range_or_frame_call, Arc::new(CheckFrameCalls)),
+        (is_arg_extreme, Arc::new(ArgExtremesToFirstValues)),
+        (is_product, Arc::new(IntervalProductsToBounds)),
+        (is_of_subquery, Arc::new(NullableSubqueries)),
+        (may_be_distance, Arc::new(OrderByDistances)),
         // The last, as it looks at what the others leave.
-        Arc::new(WhenRewriting(SubqueriesToDependentJoins {
-            keeps: |e| range_udf(e).is_some(),
-            // `NullableSubqueries` mends them where they are, so that several share a range join.
-            keeps_not_null: true,
-        })),
-    ];
-    let is_ours = |name: &str| ours.iter().any(|rule| rule.name() == name);
-    rules.retain(|rule| !is_ours(rule.name()));
-    rules.extend(ours);
+        (
+            is_of_subquery,
+            Arc::new(WhenRewriting(SubqueriesToDependentJoins {
+                keeps: |e| range_udf(e).is_some(),
+                // `NullableSubqueries` mends them where they are, so that several share a range join.
+                keeps_not_null: true,
+            })),
+        ),
+    ]);
+    rules.retain(|rule| rule.name() != ours.name());
+    rules.push(Arc::new(ours));
 }
 
 /// Adds the rules for logical plans.

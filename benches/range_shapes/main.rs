@@ -6,23 +6,24 @@
 //! queries in DuckDB. `--crossover` compares joins with DataFusion's.
 
 mod crossover;
+#[path = "../common/parquet_tables.rs"]
+mod parquet_tables;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use datafusion::arrow::array::{Array, MutableArrayData, RecordBatch};
 use datafusion::arrow::util::display::array_value_to_string;
-use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_plan::{collect, displayable};
-use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{SessionConfig, SessionContext};
 
 use rmq_bench::clock::process_time;
 use rmq_bench::memory::{Resident, release_unused};
 
 use crate::crossover::Crossover;
+use crate::parquet_tables::read_tables;
 
 /// Measures queries over tables in memory.
 #[derive(Parser)]
@@ -52,32 +53,6 @@ struct Options {
     /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// Registers the Parquet files of a folder as tables in memory, of contiguous partitions.
-async fn read_tables(ctx: &SessionContext, folder: &Path, partitions: usize) -> Result<()> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    files.retain(|file| file.extension().is_some_and(|end| end == "parquet"));
-    files.sort();
-    // One partition, so that rows keep their order.
-    let reader = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
-    for file in files {
-        let name = file.file_stem().and_then(|name| name.to_str());
-        let (Some(name), Some(path)) = (name, file.to_str()) else {
-            continue;
-        };
-        let frame = reader.read_parquet(path, ParquetReadOptions::default());
-        let batches = frame.await?.collect().await?;
-        let schema = batches.first().map(RecordBatch::schema);
-        let schema = schema.ok_or_else(|| DataFusionError::Plan(format!("{name} has no row")))?;
-        let share = batches.len().div_ceil(partitions);
-        let partitions = batches.chunks(share).map(<[_]>::to_vec).collect();
-        let table = MemTable::try_new(schema, partitions)?;
-        ctx.register_table(name, Arc::new(table))?;
-    }
-    Ok(())
 }
 
 /// Runs a query and returns its CPU and wall times, and its rows.

@@ -6,8 +6,9 @@
 //! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
 //! subqueries that would have another column's (`subquery_names`) and for outer columns (`outer_names`), which arrays
 //! may have (`array_literals`), with the clauses of windows that others begin with (`base_windows`), with the side of
-//! semi joins (`semi_joins`), and with types of parameters (`parameter_types`). `hints` says what to write where
-//! DataFusion's errors don't. `memory_limit` has indexes give way in the session's memory pool.
+//! semi joins (`semi_joins`), with EXISTS for rows of several columns in a subquery (`row_memberships`), and with types
+//! of parameters (`parameter_types`), as far as the statement has such parts (`statement_parts`). `hints` says what to
+//! write where DataFusion's errors don't. `memory_limit` has indexes give way in the session's memory pool.
 
 pub(crate) mod array_literals;
 pub(crate) mod asof_join;
@@ -32,8 +33,10 @@ pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
+pub(crate) mod row_memberships;
 pub(crate) mod semi_joins;
 pub(crate) mod statement;
+pub(crate) mod statement_parts;
 pub(crate) mod subquery_names;
 pub(crate) mod table_sample;
 pub(crate) mod tokens;

@@ -25,7 +25,9 @@ use crate::planner::outer_names::name_outer_columns;
 use crate::planner::over_clause::check_calls;
 use crate::planner::parameter_types::type_parameters;
 use crate::planner::precedence::restore_precedence;
+use crate::planner::row_memberships::rows_in_to_exists;
 use crate::planner::semi_joins::name_left_side;
+use crate::planner::statement_parts::Parts;
 use crate::planner::subquery_names::name_subqueries;
 use crate::planner::table_sample::check_samples;
 use datafusion_rmq_logical::common::options::RmqOptions;
@@ -174,9 +176,9 @@ fn parsed(statement: &mut Statement) -> Option<&mut ast::Statement> {
 /// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
 /// so that a session with this extension can plan it, names subqueries in a SELECT list whose name another column has,
 /// puts the clauses of a window `w` into `OVER (w …)`, reads `a IS NOT DISTINCT FROM b AND c` as SQL does, which
-/// sqlparser does not, SEMI JOIN as LEFT SEMI JOIN, and `[q.a, q.b]` as `make_array(q.a, q.b)`, which may have outer
-/// columns, and makes the parameters of LIMIT integers in PREPARE. Returns whether it changed a query otherwise than
-/// that.
+/// sqlparser does not, `(a, b) IN (SELECT …)` as EXISTS, SEMI JOIN as LEFT SEMI JOIN, and `[q.a, q.b]` as
+/// `make_array(q.a, q.b)`, which may have outer columns, and makes the parameters of LIMIT integers in PREPARE. Returns
+/// whether it changed a query otherwise than that.
 ///
 /// DataFusion 55 shows extensions no ASOF JOIN but those in parentheses and in subqueries in FROM. It drops an OVER of
 /// a scalar function, TABLESAMPLE, and clauses of CREATE INDEX. `DROP INDEX`, which it refuses, becomes DROP TABLE in
@@ -202,15 +204,20 @@ pub fn prepare_statement(statement: &mut Statement, config: &ConfigOptions) -> R
 }
 
 fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
-    check_calls(sql)?;
+    let parts = Parts::of(sql);
+    if parts.range_calls {
+        check_calls(sql)?;
+    }
     check_samples(sql)?;
+    let has_rows = parts.rows_in && rows_in_to_exists(sql);
     let has_other_operands = restore_precedence(sql);
-    let has_windows = resolve_base_windows(sql)?;
+    let has_windows = parts.named_windows && resolve_base_windows(sql)?;
     let has_outer = name_outer_columns(sql);
     let has_names = name_subqueries(sql, None);
-    let has_sides = name_left_side(sql);
-    let has_arrays = call_arrays(sql);
+    let has_sides = parts.semi_joins && name_left_side(sql);
+    let has_arrays = parts.arrays && call_arrays(sql);
     Ok(nest_in(sql)
+        || has_rows
         || has_other_operands
         || has_windows
         || has_outer

@@ -15,6 +15,7 @@ use datafusion_expr::{
 use crate::exprs::{columns, group_keys, has_grouping_sets, substituted};
 use crate::outer::subquery_of;
 use crate::ties::{has_same_first_rows, has_same_values, is_total_sort, takes_same_rows};
+use crate::work_tables::work_table;
 
 /// Aggregates whose value does not depend on the order of rows.
 const ORDERLESS: [&str; 10] = [
@@ -210,6 +211,7 @@ fn is_orderless(name: &str, data_type: &DataType) -> bool {
 /// Whether a plan has the same rows each time.
 pub(crate) fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Result<bool> {
     let mut is_repeatable = true;
+    let mut recursive = vec![];
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Join(join) = node
             && let Some(rows) = any_row(join)
@@ -233,10 +235,17 @@ pub(crate) fn is_repeatable(plan: &LogicalPlan, repeats_rows: RepeatsRows) -> Re
                 })
             }
             LogicalPlan::Distinct(Distinct::On(on)) => takes_same_rows(on),
-            LogicalPlan::RecursiveQuery(_) => false,
+            LogicalPlan::RecursiveQuery(query) => {
+                recursive.push(query.name.clone());
+                true
+            }
             LogicalPlan::Extension(extension) => repeats_rows(extension.node.as_ref()),
             LogicalPlan::Sort(sort) => sort.fetch.is_none() || is_total_sort(sort),
-            LogicalPlan::TableScan(scan) => scan.fetch.is_none(),
+            // A step of a recursive query around the plan reads its rows once.
+            LogicalPlan::TableScan(scan) => {
+                let is_within = |name: &String| recursive.contains(name);
+                scan.fetch.is_none() && work_table(scan).as_ref().is_none_or(is_within)
+            }
             LogicalPlan::Aggregate(aggregate) => {
                 let fields = aggregate.schema.fields().iter();
                 let values = fields.rev().zip(aggregate.aggr_expr.iter().rev());

@@ -6,6 +6,7 @@
 
 mod grouping_sets;
 pub(crate) mod joins;
+mod recursion;
 mod rows;
 
 use std::sync::Arc;
@@ -27,14 +28,18 @@ use crate::exprs::{columns, group_keys, named};
 use crate::outer::{Replacement, outer_of};
 use crate::refusal::{Found, refuse};
 use crate::unions::rows_of;
+use crate::work_tables::WorkTable;
 
 /// What is pushed down.
+#[derive(Clone)]
 pub(crate) struct Elimination<'a> {
     /// The outer columns that the subquery refers to.
     pub(crate) outer: Vec<Column>,
     /// The rows of the domain, and its columns over them.
     pub(crate) source: (LogicalPlan, Vec<Expr>),
     pub(crate) extends: fn(&dyn UserDefinedLogicalNode) -> bool,
+    /// The work tables of the recursive queries around that have the domain.
+    pub(crate) work_tables: Vec<WorkTable>,
     pub(crate) config: &'a dyn OptimizerConfig,
 }
 
@@ -123,11 +128,8 @@ impl Elimination<'_> {
             LogicalPlan::Extension(extension) if (self.extends)(extension.node.as_ref()) => {
                 self.push_extending(plan)
             }
-            LogicalPlan::RecursiveQuery(query) => refuse(format!(
-                "its WITH RECURSIVE {} depends on outer columns; put the outer columns into the rows of {0}, with all \
-                 their values, and compare them outside of it",
-                query.name
-            )),
+            LogicalPlan::RecursiveQuery(query) => self.push_recursive(query),
+            LogicalPlan::TableScan(scan) => self.push_work_table(scan),
             other => refuse(format!(
                 "it refers to outer columns in or below {}",
                 other.display()
@@ -137,7 +139,10 @@ impl Elimination<'_> {
 
     fn is_correlated(&self, plan: &LogicalPlan) -> Found<bool> {
         let found = outer_of(plan)?;
-        Ok(found.iter().any(|column| self.outer.contains(column)))
+        Ok(
+            found.iter().any(|column| self.outer.contains(column))
+                || self.reads_work_table(plan)?,
+        )
     }
 
     /// The distinct values of the outer columns, under names that are used once.

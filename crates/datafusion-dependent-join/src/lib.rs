@@ -58,6 +58,7 @@ mod simple;
 mod single_row;
 mod ties;
 mod unions;
+mod work_tables;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use datafusion_common::tree_node::TreeNode;
 use datafusion_common::{Column, Result};
-use datafusion_expr::utils::split_conjunction;
+use datafusion_expr::utils::{split_binary, split_conjunction};
 use datafusion_expr::{BinaryExpr, Distinct, Expr, LogicalPlan, Operator};
 
 use crate::branches::{CannotFail, may_fail};
@@ -145,10 +145,16 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
                 &aggregate.input
             }
             LogicalPlan::Filter(filter) => {
-                for predicate in split_conjunction(&filter.predicate) {
+                let conjuncts = split_conjunction(&filter.predicate).into_iter();
+                let parts: Vec<_> = match is_aggregated {
+                    true => conjuncts.flat_map(factored).collect(),
+                    false => conjuncts.map(|conjunct| (conjunct, true)).collect(),
+                };
+                for (predicate, is_conjunct) in parts {
                     let is_outer = !outer_of_expr(predicate, plan)?.is_empty();
                     let has_subquery = predicate.exists(|e| Ok(subquery_of(e).is_some()))?;
-                    if is_outer && (has_subquery || is_aggregated && !is_key(predicate)) {
+                    let is_key = is_conjunct && is_key(predicate);
+                    if is_outer && (has_subquery || is_aggregated && !is_key) {
                         return Ok(false);
                     }
                     if is_outer {
@@ -161,6 +167,23 @@ pub(crate) fn is_pulled_up(subquery: &LogicalPlan) -> Result<bool> {
             _ => return Ok(false),
         };
     }
+}
+
+/// What all alternatives of a condition have, which are conjuncts, and the other parts of these. DataFusion takes it
+/// out of them before it looks for keys.
+fn factored(condition: &Expr) -> Vec<(&Expr, bool)> {
+    let alternatives = split_binary(condition, Operator::Or).into_iter();
+    let alternatives: Vec<_> = alternatives.map(split_conjunction).collect();
+    let is_common = |e: &Expr| !e.is_volatile() && alternatives.iter().all(|all| all.contains(&e));
+    let first = alternatives.first().into_iter().flatten().copied();
+    let common: Vec<&Expr> = first.filter(|e| is_common(e)).collect();
+    if common.is_empty() {
+        return vec![(condition, true)];
+    }
+    let others = alternatives.iter().flatten().copied();
+    let others = others.filter(|e| !common.contains(e)).map(|e| (e, false));
+    let conjuncts = common.iter().map(|e| (*e, true));
+    conjuncts.chain(others).collect()
 }
 
 /// Whether one of these columns has the name of another one: its joins know the columns that conditions compare by

@@ -35,6 +35,7 @@ use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
 use crate::simple::Rows;
 use crate::ties::without_ties;
+use crate::work_tables::work_table;
 
 /// Makes lateral joins of the subqueries that DataFusion rejects before its first optimizer rule, and of ANY and ALL.
 /// [`UnnestDependentJoins`] makes joins of these.
@@ -65,6 +66,12 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        // Most plans have no subquery, and need no copy.
+        if !plan
+            .exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_)) || has_subquery(node)?))?
+        {
+            return Ok(plan);
+        }
         let lifting = Rejected {
             rule: self,
             names: Cell::new(0),
@@ -473,6 +480,22 @@ impl UnnestDependentJoins {
 
     /// Refuses with the outer column whose values may be others when they are computed again.
     fn no_domain<T>(&self, left: &LogicalPlan, outer: &[Column]) -> Found<T> {
+        let mut of_step = None;
+        left.apply(|node| {
+            if let LogicalPlan::TableScan(scan) = node {
+                of_step = of_step.take().or(work_table(scan));
+            }
+            Ok(match node {
+                LogicalPlan::RecursiveQuery(_) => TreeNodeRecursion::Jump,
+                _ => TreeNodeRecursion::Continue,
+            })
+        })?;
+        if let Some(name) = of_step {
+            return refuse(format!(
+                "it needs the rows of a step of WITH RECURSIVE {name} twice, which are read once; join {name} with the \
+                 rows of the subquery in place of it"
+            ));
+        }
         let mut reason = "outer columns".to_string();
         for column in outer {
             if source(left, columns(vec![column.clone()]), self.repeats_rows)?.is_none() {
@@ -497,7 +520,11 @@ impl UnnestDependentJoins {
             return wait("it is not correlated");
         }
         match join.join_type {
-            JoinType::Inner | JoinType::Left if is_pulled_up(subquery)? => {
+            // Without an alias, what its rule adds may have the name of another column.
+            JoinType::Inner | JoinType::Left
+                if matches!(*join.right, LogicalPlan::SubqueryAlias(_))
+                    && is_pulled_up(subquery)? =>
+            {
                 return wait("DataFusion has the right plan");
             }
             JoinType::Inner | JoinType::Left => {}
@@ -567,6 +594,7 @@ impl UnnestDependentJoins {
             outer,
             source,
             extends: self.extends,
+            work_tables: vec![],
             config,
         };
         let (right, values) = match &last {

@@ -17,6 +17,8 @@ use datafusion::execution::memory_pool::MemoryLimit;
 
 use crate::exec::common::statistics::{exact_rows, expected_rows, statistics};
 use crate::optimizer::cost::equal_rows::{Sides, equal_rows};
+use crate::optimizer::cost::sources::source_of;
+use crate::optimizer::cost::unique_keys::are_unique;
 use datafusion_rmq_logical::rules::common::max_rows::{FEW_ROWS, MAX_EAGERLY_SORTED_ROWS};
 
 /// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join
@@ -160,6 +162,14 @@ fn few_equal(rows: f64) -> String {
 /// and against the `filtered` rows of each range that a range join compares, too.
 #[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 fn count_pairs(sides: &Sides, pair_ns: f64, filtered: f64) -> Result<PairCount> {
+    let build_keys: Vec<_> = sides.on.iter().map(|(_, key)| key).collect();
+    let probe_keys: Vec<_> = sides.on.iter().map(|(key, _)| key).collect();
+    // As many pairs as rows of the other side, at most. Of a table, less may be read for its ranges.
+    let is_one_each = are_unique(sides.build, &build_keys)
+        || are_unique(sides.probe, &probe_keys) && source_of(sides.build, &build_keys)?.is_none();
+    if is_one_each {
+        return Ok(PairCount::Few(1.0));
+    }
     let Some(build_rows) = expected_rows(sides.build) else {
         return Ok(PairCount::Unknown);
     };

@@ -54,6 +54,8 @@ async fn every_place() -> Result<()> {
         "SELECT max(p.v) FROM p WHERE EXISTS (SELECT 1 FROM r WHERE r.k = p.k AND r.v > {a})",
         "SELECT max(p.v) FROM p WHERE p.k = (SELECT max(r.k) FROM r WHERE r.k <= {a})",
         "SELECT count(*) FROM p WHERE p.k > {a} AND p.v <> {b}",
+        "SELECT count(*) FROM p WHERE p.k = {a} AND p.v > 5 OR p.v IS NULL AND p.k = {a} OR p.k = {a} AND p.id = 1",
+        "SELECT count(*) FROM p WHERE p.k = {a} AND p.v > {b} OR p.k = {a} AND p.id = 1",
         "SELECT count(*) FROM r",
     ];
     let sets = [

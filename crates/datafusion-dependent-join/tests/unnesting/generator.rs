@@ -68,7 +68,7 @@ impl<'a> Generator<'a> {
         let y = self.name();
         let condition = self.condition(&y);
         let from = format!("FROM ({below}) AS {y}");
-        match self.random.below(18) {
+        match self.random.below(20) {
             0 => format!("SELECT DISTINCT k, v {from}"),
             1 => format!("SELECT DISTINCT ON (k) k, v {from} ORDER BY k, v"),
             2 => format!("SELECT k, CAST(count(*) AS INT) AS v {from} GROUP BY k"),
@@ -149,8 +149,45 @@ impl<'a> Generator<'a> {
                     ),
                 }
             }
+            17 | 18 => self.recursive(&from, depth),
             _ => format!("SELECT k, v {from} WHERE {condition}"),
         }
+    }
+
+    /// A recursive query that begins with the rows of `from`, and ends.
+    fn recursive(&mut self, from: &str, depth: usize) -> String {
+        let (s, z) = (self.name(), self.name());
+        let condition = self.condition(&s);
+        let union = self.one_of(&["UNION ALL", "UNION"]);
+        let step = match self.random.below(8) {
+            0 => format!("SELECT k + 1, v, n + 1 FROM {s} WHERE n < 2 AND {condition}"),
+            1 => format!("SELECT k, max(v) + {{b}}, n + 1 FROM {s} WHERE n < 2 GROUP BY k, n"),
+            2 => format!(
+                "SELECT {z}.k, {z}.v + {{a}}, {s}.n + 1 FROM {s} JOIN r AS {z} ON {z}.k = {s}.k AND {z}.v > {{a}} \
+                 WHERE {s}.n < 2"
+            ),
+            3 => format!(
+                "SELECT {s}.k, {z}.v, {s}.n + 1 FROM {s} LEFT JOIN r AS {z} ON {z}.k = {s}.k + {{b}} WHERE {s}.n < 1"
+            ),
+            4 => format!(
+                "SELECT k, v + {{b}}, n + 1 FROM {s} WHERE n < 2 AND EXISTS (SELECT 1 FROM r WHERE r.k = {s}.k AND \
+                 r.v > {{a}})"
+            ),
+            5 => format!("SELECT k, v, n + 1 FROM {s} WHERE n < 2 ORDER BY v, k DESC LIMIT 1"),
+            6 => format!(
+                "SELECT k, CAST(row_number() OVER (ORDER BY k, v) AS INT), n + 1 FROM {s} WHERE n < 2 AND {condition}"
+            ),
+            _ => {
+                let other = self.relation(depth - 1);
+                format!(
+                    "SELECT {z}.v, {s}.v, {s}.n + 1 FROM {s} JOIN ({other}) AS {z} ON {z}.k = {s}.v WHERE {s}.n < 2"
+                )
+            }
+        };
+        format!(
+            "SELECT k, v FROM (WITH RECURSIVE {s} (k, v, n) AS (SELECT k, v, CAST(0 AS INT) {from} {union} {step}) \
+             SELECT k, v FROM {s}) AS {z}"
+        )
     }
 }
 

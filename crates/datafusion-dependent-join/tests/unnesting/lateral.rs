@@ -53,6 +53,15 @@ async fn shapes() -> Result<()> {
          LEFT JOIN LATERAL (SELECT max(r.v) AS v FROM r WHERE r.k = y1.k) AS z ON true) AS y2 ORDER BY k, v) AS y \
          WHERE coalesce({a}, 0) >= 0",
         "SELECT count(*) AS c FROM p WHERE p.k > {a} AND p.v <> {b}",
+        "WITH RECURSIVE s (n) AS (SELECT {a} UNION ALL SELECT n + 1 FROM s WHERE n < 5) SELECT n FROM s",
+        "WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {a}) SELECT sum(n) AS m FROM s",
+        "WITH RECURSIVE s (n) AS (SELECT {a} UNION SELECT (n * 3) % 7 FROM s) SELECT count(*) AS c, max(n) AS m FROM s",
+        "WITH RECURSIVE s (k, v) AS (SELECT p.k, p.v FROM p WHERE p.k = {a} UNION ALL SELECT s.k + 1, p.v FROM s JOIN p \
+         ON p.k = s.k + 1 WHERE s.k < 3) SELECT * FROM s ORDER BY k DESC, v LIMIT 2",
+        "WITH RECURSIVE s (k, c) AS (SELECT {a}, CAST(0 AS BIGINT) UNION ALL SELECT s.k + 1, x.c FROM s CROSS JOIN \
+         LATERAL (SELECT count(*) AS c FROM p WHERE p.k <= s.k AND p.v > {b}) AS x WHERE s.k < 4) SELECT * FROM s",
+        "WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 3), u (m) AS (SELECT n FROM s WHERE \
+         n < {b} UNION ALL SELECT m * 2 FROM u WHERE m < {b}) SELECT m FROM u",
     ] {
         for is_left in [false, true] {
             sessions.check(subquery, is_left, None).await;
@@ -65,6 +74,57 @@ async fn shapes() -> Result<()> {
         sessions.check(subquery, true, Some(on)).await;
         sessions.check(subquery, false, Some(on)).await;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn steps_that_need_the_domain_are_refused() -> Result<()> {
+    let sessions = Sessions::new(&TABLES.map(String::from)).await?;
+    for (step, expected) in [
+        (
+            "SELECT max(n) + 1 FROM s",
+            "and an aggregate without GROUP BY do",
+        ),
+        (
+            "SELECT u.n FROM (SELECT n + 1 AS n FROM s WHERE n < q.a UNION ALL SELECT 7 AS n) u",
+            "may have rows where s has none",
+        ),
+        (
+            "SELECT p.k FROM p LEFT JOIN s ON s.n = p.k WHERE p.k > q.a",
+            "may have rows where s has none",
+        ),
+        (
+            "SELECT x.k FROM s, LATERAL (SELECT p.k FROM p WHERE p.k > s.n ORDER BY p.k LIMIT 1) x",
+            "needs the rows of a step of WITH RECURSIVE",
+        ),
+    ] {
+        let sql = format!(
+            "SELECT * FROM q, LATERAL (WITH RECURSIVE s (n) AS (SELECT q.a UNION ALL {step}) SELECT n FROM s) x"
+        );
+        let error = match sessions.unnested(&sql).await {
+            Ok(rows) => panic!("{sql} has rows {rows:?}"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(expected), "{sql}\n{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_an_alias() -> Result<()> {
+    let sessions = Sessions::new(&TABLES.map(String::from)).await?;
+    let aliased = "SELECT q.id, c, d, w FROM q CROSS JOIN LATERAL (SELECT count(*) AS c FROM p WHERE p.k = q.a) x \
+                   LEFT JOIN LATERAL (SELECT count(*) AS d FROM r AS p WHERE p.k = q.a) y ON true \
+                   LEFT JOIN LATERAL (SELECT p.v AS w FROM p WHERE p.k = q.b) z ON true ORDER BY q.id, w";
+    let bare = [" x ", " y ", " z "]
+        .iter()
+        .fold(aliased.to_string(), |sql, alias| {
+            sql.replace(&format!("){alias}"), ") ")
+        });
+    assert_eq!(
+        sessions.unnested(&bare).await?,
+        sessions.unnested(aliased).await?
+    );
     Ok(())
 }
 

@@ -46,6 +46,12 @@ impl AnalyzerRule for ArgExtremesToFirstValues {
     }
 }
 
+/// Whether an expression is `arg_min` or `arg_max`.
+#[must_use]
+pub fn is_arg_extreme(expr: &Expr) -> bool {
+    matches!(expr, Expr::AggregateFunction(call) if call.func.inner().is::<ArgExtremeUdf>())
+}
+
 fn first_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let Expr::AggregateFunction(AggregateFunction { func, params }) = &expr else {
         return Ok(Transformed::no(expr));

@@ -61,7 +61,7 @@ use crate::rules::common::constant::constant;
 use crate::rules::common::outer_columns::to_outer;
 use crate::rules::common::plain_sql_rule::plain_sql_rule;
 use crate::rules::common::plans::{
-    below_projection, below_projections, columns_of, filtered, projected,
+    below_projection, below_projections, columns_of, filtered, peeled, projected,
 };
 use crate::rules::condition_parts::{check_repeats, conjuncts, is_of};
 use crate::rules::lateral::Lateral;
@@ -105,6 +105,9 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
 
 /// The greatest row number that a filter lets pass, if it is above the window function.
 fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
+    if !matches!(peeled(&filter.input), LogicalPlan::Window(_)) {
+        return Ok(None);
+    }
     let mut numbers = vec![];
     for conjunct in split_conjunction(&filter.predicate) {
         for compared in conjuncts([conjunct.clone()]) {

@@ -33,6 +33,7 @@ use datafusion_expr::{Aggregate, AggregateUDF, Expr, ExprSchemable, Join, Logica
 use datafusion_functions_aggregate::percentile_cont::PercentileCont;
 use datafusion_optimizer::OptimizerConfig;
 
+use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::common::sql_text::sql_text;
 use crate::conditions::null_safe_keys::null_safe_keys;
 use crate::conditions::rejection::{Match, or_log, reject};
@@ -46,7 +47,8 @@ use crate::rules::aggregate_decomposition::{
 };
 use crate::rules::common::max_rows::is_sort_wasteful;
 use crate::rules::common::plain_sql_rule::plain_sql_rule;
-use crate::rules::common::plans::{below_projections, extension, filtered, projected};
+use crate::rules::common::plans::{below_projections, extension, filtered, peeled, projected};
+use crate::rules::common::unique_rows::{is_table, is_unique};
 use crate::rules::condition_parts::{Condition, Constants, check_repeats, is_of};
 use crate::rules::grouping::{check_fields, distinct, of_the_probe_side};
 use crate::rules::narrowed_ranges::NarrowedRanges;
@@ -99,6 +101,9 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let LogicalPlan::Aggregate(aggregate) = plan else {
         return Ok(None);
     };
+    if !matches!(peeled(&aggregate.input), LogicalPlan::Join(_)) {
+        return Ok(None);
+    }
     let groups = aggregate.group_expr.iter();
     let mut groups: Vec<Expr> = groups.chain(&aggregate.aggr_expr).cloned().collect();
     let LogicalPlan::Join(join) = below_projections(&aggregate.input, &mut groups)? else {
@@ -212,6 +217,17 @@ impl GroupedJoin<'_> {
         let (rest, may_wrap) = without_differences(rest, probe_schema, build_schema)?;
         if is_sort_wasteful(probe, build) {
             return reject("it has few rows on one side and many on the other");
+        }
+        let (of_probe, of_build): (Vec<_>, Vec<_>) = on.iter().cloned().unzip();
+        let is_chosen = || {
+            let options = RmqOptions::of(&self.config.options());
+            options.range_joins == RangeJoinChoice::Always
+        };
+        if !is_table(build)
+            && (is_unique(probe, &of_probe) || is_unique(build, &of_build))
+            && !is_chosen()
+        {
+            return reject("rows of one side have one partner at most, which a hash join finds");
         }
         let may_be_empty = aggregate.group_expr.is_empty()
             || matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]);

@@ -38,6 +38,7 @@ use crate::expr::duration::DaysAsTimeUdf;
 use crate::expr::interval_bound::{Compared, IntervalBoundUdf};
 use crate::expr::interval_product::IntervalProductUdf;
 use crate::expr::ticks::{length, nanoseconds, opposite};
+use crate::rules::common::outer_columns::has_expression;
 use crate::rules::condition_parts::split_between;
 
 /// Replaces sums of a time and a product that keys are compared with in filters and joins, and products that
@@ -68,7 +69,20 @@ impl OptimizerRule for IntervalProductsToBounds {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        rewritten(plan, &config.options())
+        let mut found = false;
+        plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::Filter(_) | LogicalPlan::Join(_) = node {
+                found = has_expression(node, is_product)?;
+            }
+            Ok(match found {
+                true => TreeNodeRecursion::Stop,
+                false => TreeNodeRecursion::Continue,
+            })
+        })?;
+        match found {
+            true => rewritten(plan, &config.options()),
+            false => Ok(Transformed::no(plan)),
+        }
     }
 }
 
@@ -275,6 +289,12 @@ impl<'a> Sum<'a> {
         };
         Some((key, sum))
     }
+}
+
+/// Whether an expression is the product of an interval and a number.
+#[must_use]
+pub fn is_product(expr: &Expr) -> bool {
+    as_product(expr).is_some()
 }
 
 /// The constant interval and the number of a product.

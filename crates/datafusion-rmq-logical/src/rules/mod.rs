@@ -8,8 +8,8 @@
 //! compares durations with intervals by their length, `filtered_frames` makes CASE of FILTER, and `renewed_schemas`
 //! tells of the NULLs that decorrelated subqueries have. `anti_left_join` makes anti joins of outer joins with IS NULL,
 //! `interval_bounds` bounds of sums that may be beyond all times, `zoned_sums` sums that the clocks of a zone may
-//! leave out. A plan that does not match gets a `Rejection`,
-//! which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
+//! leave out. `needed_rules` leaves out those for which a plan has nothing. A plan that does not match gets a
+//! `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -50,6 +50,7 @@ pub mod merge_states;
 pub(crate) mod narrowed_ranges;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
+pub mod needed_rules;
 pub mod nested_subquery;
 pub mod no_later_row;
 pub mod nullable_subquery;

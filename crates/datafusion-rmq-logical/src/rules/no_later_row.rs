@@ -15,7 +15,7 @@ use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, NullEquality, Result};
 use datafusion_dependent_join::{from_outer, is_correlated};
 use datafusion_expr::expr::{BinaryExpr, Exists};
-use datafusion_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
 use datafusion_expr::{
     Aggregate, Distinct, Expr, ExprSchemable, Filter, JoinType, LogicalPlan, Operator, Subquery,
 };
@@ -46,10 +46,11 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let LogicalPlan::Filter(filter) = plan else {
         return Ok(None);
     };
-    let mut conjuncts = split_conjunction_owned(filter.predicate.clone());
-    if !conjuncts.iter().any(|e| excluded(e).is_some()) {
+    let mut written = split_conjunction(&filter.predicate).into_iter();
+    if !written.any(|e| excluded(e).is_some()) {
         return Ok(None);
     }
+    let mut conjuncts = split_conjunction_owned(filter.predicate.clone());
     let others = conjuncts.iter().filter(|e| excluded(e).is_none());
     let mut joined = Joined {
         inputs: vec![],

@@ -111,12 +111,20 @@ fn has_no_length(frame: &WindowFrame) -> bool {
     frame.units != WindowFrameUnits::Range || !ends.into_iter().any(has_length)
 }
 
+/// Whether an expression may be the absolute value of a difference.
+#[must_use]
+pub fn may_be_distance(expr: &Expr) -> bool {
+    let Expr::ScalarFunction(ScalarFunction { func, .. }) = expr else {
+        return false;
+    };
+    func.inner().is::<AbsUdf>() || *func == math::abs()
+}
+
 /// The distance that an expression is, if it is the absolute value of a difference that may overflow.
 fn distance(expr: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
-    let Expr::ScalarFunction(ScalarFunction { func, args }) = expr else {
+    let Expr::ScalarFunction(ScalarFunction { args, .. }) = expr else {
         return Ok(None);
     };
-    let is_abs = func.inner().is::<AbsUdf>() || *func == math::abs();
     let [
         Expr::BinaryExpr(BinaryExpr {
             left,
@@ -130,7 +138,7 @@ fn distance(expr: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
     let data_type = left.get_type(schema)?;
     let may_overflow = data_type.is_integer()
         || matches!(data_type, DataType::Timestamp(..) | DataType::Duration(_));
-    if !is_abs || !may_overflow || data_type != right.get_type(schema)? {
+    if !may_be_distance(expr) || !may_overflow || data_type != right.get_type(schema)? {
         return Ok(None);
     }
     let sides = vec![Expr::clone(left), Expr::clone(right)];

@@ -11,17 +11,18 @@
 //!
 //! `decorrelate_lateral_join` leaves the columns of the joins and windows above as they were. Then
 //! `optimize_projections`, which counts columns, takes `x.g` for `range_min(t.c)#1`. And a union keeps its columns, so
-//! that an aggregate above it has other columns as a plan than as an operator, which is an error of DataFusion.
+//! that an aggregate above it has other columns as a plan than as an operator, which is an error of DataFusion, as is a
+//! recursive query without the NULLs of what it repeats.
 
 use datafusion_common::Result;
 use datafusion_common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion_expr::{Join, JoinType, LogicalPlan, Union};
+use datafusion_expr::{Join, JoinType, LogicalPlan};
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::rules::common::plans::with_new_schema;
 
-/// Gives joins and windows whose number of columns is not that of their inputs, and unions whose inputs may have NULLs
-/// that they have not, their columns anew; of unions, also the nodes above.
+/// Gives joins and windows whose number of columns is not that of their inputs, and unions and recursive queries whose
+/// inputs may have NULLs that they have not, their columns anew; of the latter, also the nodes above.
 ///
 /// It must run right after `decorrelate_lateral_join`.
 #[derive(Debug, Default)]
@@ -67,14 +68,15 @@ fn has_other_columns(node: &LogicalPlan) -> bool {
     }
 }
 
+/// Whether an input of a union, or of a recursive query, has NULLs where that has none.
 fn is_stale_union(node: &LogicalPlan) -> bool {
-    let LogicalPlan::Union(Union { inputs, schema }) = node else {
+    if !matches!(node, LogicalPlan::Union(_) | LogicalPlan::RecursiveQuery(_)) {
         return false;
-    };
-    let mut fields = schema.fields().iter().enumerate();
+    }
+    let mut fields = node.schema().fields().iter().enumerate();
     fields.any(|(i, field)| {
         let may_be_null = |input: &LogicalPlan| input.schema().field(i).is_nullable();
-        !field.is_nullable() && inputs.iter().any(|input| may_be_null(input))
+        !field.is_nullable() && node.inputs().into_iter().any(may_be_null)
     })
 }
 

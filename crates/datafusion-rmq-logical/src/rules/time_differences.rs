@@ -62,7 +62,8 @@ impl AnalyzerRule for TimeDifferences {
 }
 
 /// Whether an expression is what a duration is made to be compared, or its seconds.
-fn may_be_of_duration(expr: &Expr) -> bool {
+#[must_use]
+pub fn may_be_of_duration(expr: &Expr) -> bool {
     match expr {
         Expr::Cast(cast) => is_interval(cast.field.data_type()),
         Expr::ScalarFunction(call) => {

@@ -46,6 +46,9 @@ impl OptimizerRule for DropUnusedAggregates {
             LogicalPlan::Aggregate(aggregate) => &aggregate.input,
             _ => return Ok(Transformed::no(plan)),
         };
+        if !may_have_unused(input) {
+            return Ok(Transformed::no(plan));
+        }
         let expressions = plan.expressions();
         let mut read = ReadColumns::default();
         read.add(&expressions);
@@ -79,6 +82,16 @@ impl ReadColumns {
                     .zip(qualifier)
                     .is_some_and(is_other)
         })
+    }
+}
+
+/// Whether there is a node of an extension below filters, sorts and limits.
+fn may_have_unused(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Filter(filter) => may_have_unused(&filter.input),
+        LogicalPlan::Sort(sort) => may_have_unused(&sort.input),
+        LogicalPlan::Limit(limit) => may_have_unused(&limit.input),
+        plan => matches!(plan, LogicalPlan::Extension(_)),
     }
 }
 

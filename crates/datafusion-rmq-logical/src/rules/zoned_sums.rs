@@ -58,6 +58,14 @@ impl AnalyzerRule for ZonedSums {
     }
 }
 
+/// Whether an expression may be the sum of a time and an interval.
+#[must_use]
+pub fn may_be_zoned_sum(expr: &Expr) -> bool {
+    let is_number =
+        |e: &Expr| matches!(e, Expr::Literal(value, _) if value.data_type().is_numeric());
+    operands(expr).is_some_and(|(left, _, right)| !is_number(left) && !is_number(right))
+}
+
 /// What is added to what, or subtracted from it.
 fn operands(expr: &Expr) -> Option<(&Expr, Operator, &Expr)> {
     match expr {

@@ -193,6 +193,18 @@ pub fn below_projection<'a, 'e>(
     Ok(Some(input))
 }
 
+/// The plan below all projections and aliases at the top of a plan.
+#[must_use]
+pub fn peeled(mut plan: &LogicalPlan) -> &LogicalPlan {
+    loop {
+        plan = match plan {
+            LogicalPlan::Projection(projection) => &projection.input,
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            _ => return plan,
+        };
+    }
+}
+
 /// The plan below all projections and aliases at the top of a plan. Expressions over the columns of `plan` become
 /// expressions over those of the plan that is returned.
 pub fn below_projections<'a>(

@@ -57,6 +57,22 @@ impl AnalyzerRule for CheckFrameCalls {
     }
 }
 
+/// Whether an expression is a call of a range or a frame function.
+#[must_use]
+pub fn is_range_or_frame_call(expr: &Expr) -> bool {
+    match expr {
+        Expr::WindowFunction(call) => frame_udf(call).is_some(),
+        expr => range_udf(expr).is_some(),
+    }
+}
+
+fn frame_udf(call: &WindowFunction) -> Option<&FrameUdf> {
+    match &call.fun {
+        WindowFunctionDefinition::WindowUDF(udf) => udf.inner().downcast_ref(),
+        WindowFunctionDefinition::AggregateUDF(_) => None,
+    }
+}
+
 /// Rejects a call of `range_min` and its like whose column depends on the outer query, which DataFusion does with other
 /// words.
 fn check_column(expr: &Expr) -> Result<TreeNodeRecursion> {
@@ -78,10 +94,7 @@ fn checked(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let Expr::WindowFunction(call) = &expr else {
         return Ok(Transformed::no(expr));
     };
-    let WindowFunctionDefinition::WindowUDF(udf) = &call.fun else {
-        return Ok(Transformed::no(expr));
-    };
-    let Some(frame) = udf.inner().downcast_ref::<FrameUdf>() else {
+    let Some(frame) = frame_udf(call) else {
         return Ok(Transformed::no(expr));
     };
     check_clauses(frame, call)?;

@@ -30,9 +30,10 @@ use datafusion_expr::{
 };
 use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::expr::range_calls::calls_range_function;
+use crate::expr::range_calls::{calls_range_function, range_udf};
 use crate::rules::common::conditional::map_conjuncts;
 use crate::rules::common::names::restore_columns;
+use crate::rules::common::outer_columns::has_expression;
 use crate::rules::common::plans::{filtered, map_expressions, projected, with_input};
 use crate::rules::range_call::calls::{Calls, inline_subqueries, look_up};
 use crate::rules::range_call::guarded_bounds::guard_bounds;
@@ -55,8 +56,23 @@ impl OptimizerRule for RangeCallToLookup {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        plan.rewrite(&mut TakeCalls { config })
+        match has_calls(&plan)? {
+            true => plan.rewrite(&mut TakeCalls { config }),
+            false => Ok(Transformed::no(plan)),
+        }
     }
+}
+
+fn has_calls(plan: &LogicalPlan) -> Result<bool> {
+    let mut has_calls = false;
+    plan.apply_with_subqueries(|node| {
+        has_calls = has_expression(node, |e| range_udf(e).is_some())?;
+        Ok(match has_calls {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
+    })?;
+    Ok(has_calls)
 }
 
 /// Visits the nodes of a plan and of its uncorrelated subqueries, inputs first.
