@@ -60,11 +60,11 @@ impl Names<'_> {
                 }
                 SqlStatement::Update(_)
                 | SqlStatement::Delete(_)
-                | SqlStatement::CreateIndex(_) => self.add_tables(statement),
+                | SqlStatement::CreateIndex(_)
+                | SqlStatement::ExplainTable { .. } => self.add_tables(statement),
                 SqlStatement::Prepare { statement, .. } => {
                     self.add_statement(&Statement::Statement(statement.clone()))
                 }
-                SqlStatement::ExplainTable { .. } => self.add_tables(statement),
                 _ => Ok(()),
             },
             Statement::CreateExternalTable(_) | Statement::Reset(_) => Ok(()),

@@ -75,9 +75,10 @@ impl Rewriting {
                 let Some((row, subquery, negated)) = row_in(condition) else {
                     return;
                 };
-                let sought = match negated {
-                    true => Sought::NotOther,
-                    false => Sought::Equal,
+                let sought = if negated {
+                    Sought::NotOther
+                } else {
+                    Sought::Equal
                 };
                 let exists = exists(row, subquery, sought, negated);
                 self.replace(condition, exists);
@@ -190,9 +191,10 @@ fn exists(row: &[Expr], subquery: &Query, sought: Sought, negated: bool) -> Opti
 
 /// TRUE, FALSE or NULL.
 fn value(row: &[Expr], subquery: &Query, negated: bool) -> Option<Expr> {
-    let text = match negated {
-        true => "CASE WHEN true THEN false WHEN true THEN NULL ELSE true END",
-        false => "CASE WHEN true THEN true WHEN true THEN NULL ELSE false END",
+    let text = if negated {
+        "CASE WHEN true THEN false WHEN true THEN NULL ELSE true END"
+    } else {
+        "CASE WHEN true THEN true WHEN true THEN NULL ELSE false END"
     };
     let mut value = parsed(text)?;
     if let Expr::Case { conditions, .. } = &mut value {

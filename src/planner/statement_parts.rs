@@ -9,8 +9,9 @@ use datafusion::sql::sqlparser::ast::{
 
 /// Which parts a statement has.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "any of them may be there")]
 pub(crate) struct Parts {
-    /// A call of a function whose name has a part of those of range and frame functions.
+    /// A call of a function whose name begins as those of range and frame functions.
     pub(crate) range_calls: bool,
     /// IN with a subquery and more than one value.
     pub(crate) rows_in: bool,

@@ -685,7 +685,7 @@ mod tests {
     struct OtherCorrelation(Correlation);
 
     impl AggregateUDFImpl for OtherCorrelation {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "other_corr"
         }
 

@@ -3,7 +3,7 @@
 //! DataFusion computes those of groups one by one, or, `corr`, from plain sums of squares, which are less exact. Here a
 //! group's numbers, means, and sums of squared and multiplied distances from the means are those that DataFusion's own
 //! accumulators find, bit by bit, as the same operations come in the same order: those of Welford, "Note on a method
-//! for calculating corrected sums of squares and products", Technometrics 1962, and of Chan, Golub and LeVeque,
+//! for calculating corrected sums of squares and products", Technometrics 1962, and of Chan, Golub and `LeVeque`,
 //! "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982.
 
 use std::sync::Arc;
@@ -204,7 +204,7 @@ impl GroupsAccumulator for PairMoments {
             return internal_err!("a function of pairs has two arguments");
         };
         self.groups.resize(total_num_groups, Moments::default());
-        let [first, second] = [first, second].map(|values| values.as_primitive::<Float64Type>());
+        let [first, second] = [first, second].map(AsArray::as_primitive::<Float64Type>);
         let passing = opt_filter.map(|filter| {
             let filter = prep_null_mask_filter(filter);
             NullBuffer::new(filter.values().clone())
@@ -310,7 +310,7 @@ impl GroupsAccumulator for PairMoments {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let rows = values.first().map_or(0, |values| values.len());
+        let rows = values.first().map_or(0, Array::len);
         let mut groups = Self {
             function: self.function,
             groups: vec![],

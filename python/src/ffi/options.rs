@@ -17,13 +17,12 @@ pub fn with_options(state: SessionState, owner: &SessionConfig) -> Result<Sessio
     let (options, owner) = (config.options_mut(), owner.options().as_ref().clone());
     if let Some(set) = owner.extensions.get::<FFI_ExtensionOptions>() {
         for entry in set.entries() {
-            if let Some(value) = entry.value.filter(|_| entry.key.starts_with(RMQ)) {
-                if let Err(error) = options.set(&entry.key, &value)
-                    && !value.is_empty()
-                {
-                    let undo = format!("SET {} = '' makes the session usable again", entry.key);
-                    return Err(error.context(undo));
-                }
+            if let Some(value) = entry.value.filter(|_| entry.key.starts_with(RMQ))
+                && let Err(error) = options.set(&entry.key, &value)
+                && !value.is_empty()
+            {
+                let undo = format!("SET {} = '' makes the session usable again", entry.key);
+                return Err(error.context(undo));
             }
         }
     }

@@ -74,14 +74,16 @@ impl OptimizerRule for IntervalProductsToBounds {
             if let LogicalPlan::Filter(_) | LogicalPlan::Join(_) = node {
                 found = has_expression(node, is_product)?;
             }
-            Ok(match found {
-                true => TreeNodeRecursion::Stop,
-                false => TreeNodeRecursion::Continue,
+            Ok(if found {
+                TreeNodeRecursion::Stop
+            } else {
+                TreeNodeRecursion::Continue
             })
         })?;
-        match found {
-            true => rewritten(plan, &config.options()),
-            false => Ok(Transformed::no(plan)),
+        if found {
+            rewritten(plan, &config.options())
+        } else {
+            Ok(Transformed::no(plan))
         }
     }
 }

@@ -56,9 +56,10 @@ impl OptimizerRule for RangeCallToLookup {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        match has_calls(&plan)? {
-            true => plan.rewrite(&mut TakeCalls { config }),
-            false => Ok(Transformed::no(plan)),
+        if has_calls(&plan)? {
+            plan.rewrite(&mut TakeCalls { config })
+        } else {
+            Ok(Transformed::no(plan))
         }
     }
 }
@@ -67,9 +68,10 @@ fn has_calls(plan: &LogicalPlan) -> Result<bool> {
     let mut has_calls = false;
     plan.apply_with_subqueries(|node| {
         has_calls = has_expression(node, |e| range_udf(e).is_some())?;
-        Ok(match has_calls {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
+        Ok(if has_calls {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
         })
     })?;
     Ok(has_calls)
