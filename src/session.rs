@@ -20,7 +20,8 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 use datafusion_dependent_join::{
-    SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, single_row_udf,
+    OuterColumnTypes, SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins,
+    single_row_udf,
 };
 
 use crate::kept::catalog::{IndexCatalog, SessionCatalog, SharedIndexes};
@@ -282,7 +283,11 @@ fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
             })),
         ),
     ]);
-    rules.retain(|rule| rule.name() != ours.name());
+    let types = WhenRewriting(OuterColumnTypes);
+    let names = [ours.name(), types.name()];
+    rules.retain(|rule| !names.contains(&rule.name()));
+    let coercion = rules.iter().position(|rule| rule.name() == "type_coercion");
+    rules.insert(coercion.unwrap_or(0), Arc::new(types));
     rules.push(Arc::new(ours));
 }
 

@@ -613,7 +613,7 @@ def test_files_elsewhere_are_named(statement):
 def test_refusals_do_not_name_the_rule_that_found_them():
     con = rmq.connect()
     con.sql("CREATE TABLE a AS SELECT 1 AS x").fetchall()
-    query = "SELECT x, (WITH RECURSIVE r(n) AS (SELECT x UNION ALL SELECT n + 1 FROM r WHERE n < 9) SELECT max(n) FROM r) FROM a"
-    with pytest.raises(rmq.ProgrammingError, match=r"^Error during planning: a subquery .*WITH RECURSIVE r") as raised:
+    query = "SELECT x, (SELECT sum(v) FROM (SELECT x + random() AS v UNION ALL SELECT x) AS r) FROM a"
+    with pytest.raises(rmq.ProgrammingError, match=r"^Error during planning: a subquery ") as raised:
         con.sql(query).fetchall()
     assert "caused by" not in str(raised.value)

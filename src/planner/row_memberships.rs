@@ -14,7 +14,8 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Ident, JoinConstraint, JoinOperator, Query, Select, SetExpr,
-    TableAliasColumnDef, TableFactor, UnaryOperator, VisitMut, VisitorMut,
+    TableAliasColumnDef, TableFactor, UnaryOperator, Visit, VisitMut, VisitorMut,
+    visit_expressions,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -139,9 +140,28 @@ fn row_in(expr: &Expr) -> Option<(&[Expr], &Query, bool)> {
         return None;
     };
     match expr.as_ref() {
-        Expr::Tuple(row) => Some((row, subquery, *negated)),
+        Expr::Tuple(row) if !is_random(expr) && !is_random(subquery) => {
+            Some((row, subquery, *negated))
+        }
         _ => None,
     }
+}
+
+/// Whether a function has another value each time: rows and subqueries are written several times.
+fn is_random(sql: &impl Visit) -> bool {
+    let found = visit_expressions(sql, |expr| match expr {
+        Expr::Function(call) => {
+            let name = call.name.0.last().and_then(|part| part.as_ident());
+            let is_one = |of: &&str| name.is_some_and(|name| name.value.eq_ignore_ascii_case(of));
+            if ["random", "uuid"].iter().any(is_one) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    found.is_break()
 }
 
 /// Whether a subquery has rows that are sought.

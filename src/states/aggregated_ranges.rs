@@ -54,7 +54,8 @@ pub(crate) enum Output {
     State,
 }
 
-/// How ranges are aggregated. The answers of both are the same bits.
+/// How ranges are aggregated. Of functions of this crate and of DataFusion that are aggregated together, the answers
+/// are the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
     /// Many at once, by one `GroupsAccumulator`.
@@ -245,7 +246,8 @@ impl<'a> AggregatedRanges<'a> {
                 return Ok(());
             }
             let (arguments, filter) = rows.arguments(part.span)?;
-            groups.update_batch(&arguments, &part.of, filter.as_ref(), part.groups)
+            groups.update_batch(&arguments, &part.of, filter.as_ref(), part.groups)?;
+            grow(groups.size() + size_of_val(part.of.as_slice()))
         };
         let before = numbers.part(self.ranges.iter().map(|range| &range.before))?;
         update(&mut *groups, before)?;
@@ -417,7 +419,7 @@ impl CompleteRows<'_> {
 #[cfg(test)]
 mod tests {
     use arrow::array::{AsArray, Float64Array, Int64Array};
-    use arrow::compute::{filter, prep_null_mask_filter, take_arrays};
+    use arrow::compute::{filter, take_arrays};
     use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Schema};
     use datafusion::functions_aggregate::correlation::Correlation;
     use datafusion::functions_aggregate::{
@@ -486,7 +488,7 @@ mod tests {
             _grow: &dyn Fn(usize) -> Result<()>,
         ) -> Result<()> {
             let (mut columns, passing) = self.arguments(rows)?;
-            if let Some(passing) = passing.map(|passing| prep_null_mask_filter(&passing)) {
+            if let Some(passing) = passing {
                 for column in &mut columns {
                     *column = filter(column, &passing)?;
                 }
@@ -603,9 +605,10 @@ mod tests {
             for (udaf, types) in functions() {
                 let rows = 100 + random.below(400);
                 let columns = types.iter().map(|t| column(t, rows, &mut random)).collect();
-                let filter = (random.below(2) == 0).then(|| {
+                let filter = (random.below(3) > 0).then(|| {
+                    let has_nulls = random.below(2) == 0;
                     let passes = (0..rows).map(|_| match random.below(8) {
-                        0 => None,
+                        0 if has_nulls => None,
                         1..3 => Some(false),
                         _ => Some(true),
                     });

@@ -205,9 +205,9 @@ impl GroupsAccumulator for PairMoments {
         };
         self.groups.resize(total_num_groups, Moments::default());
         let [first, second] = [first, second].map(AsArray::as_primitive::<Float64Type>);
-        let passing = opt_filter.map(|filter| {
-            let filter = prep_null_mask_filter(filter);
-            NullBuffer::new(filter.values().clone())
+        let passing = opt_filter.map(|filter| match filter.null_count() {
+            0 => NullBuffer::new(filter.values().clone()),
+            _ => NullBuffer::new(prep_null_mask_filter(filter).values().clone()),
         });
         let valid = NullBuffer::union(first.nulls(), passing.as_ref());
         let valid = NullBuffer::union(valid.as_ref(), second.nulls());

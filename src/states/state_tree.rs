@@ -82,7 +82,8 @@ impl Blocks {
                 return Some(Self {
                     rows: length,
                     state_bytes: several,
-                    method: Method::choose(aggregated, &samples(longer)).ok()?,
+                    method: Method::choose(aggregated, &samples(longer))
+                        .unwrap_or(Method::OneByOne),
                 });
             }
         }

@@ -6,6 +6,8 @@
 //! 2015), and Neumann, *Improving Unnesting of Complex Queries* (BTW 2025). What DataFusion plans rightly by itself is
 //! left to it.
 //!
+//! [`OuterColumnTypes`] gives outer columns the types that they will have. Then:
+//!
 //! 1. [`SubqueriesToDependentJoins`] and [`SubqueriesToLateralJoins`] make a *dependent join* of a subquery in an
 //!    expression: a lateral join, of the kind LEFT for a value, semi, anti or mark for EXISTS, IN, ANY and ALL.
 //! 2. [`UnnestDependentJoins`] pushes the distinct values of the outer columns, the *domain*, down the plan of the
@@ -51,6 +53,7 @@ mod lifting;
 mod membership;
 mod null_safe;
 mod outer;
+mod outer_types;
 mod planned;
 mod refusal;
 mod rule;
@@ -69,15 +72,26 @@ pub use outer::{
     from_outer, has_outer_subquery, is_correlated, outer_of, refers_to_outer, subquery_of,
     subquery_of_mut,
 };
+pub use outer_types::OuterColumnTypes;
 pub use rule::{
     SubqueriesToDependentJoins, SubqueriesToLateralJoins, UnnestDependentJoins, has_some_row,
 };
 pub use single_row::single_row_udf;
 
-/// Adds the rule for plans as they are written, as the last one. A second call changes nothing.
+/// Adds the rules for plans as they are written, one before DataFusion coerces types, the other as the last. A second
+/// call changes nothing.
 pub fn add_to_analyzer(analyzer: &mut Analyzer) {
     let lift = SubqueriesToDependentJoins::default();
-    analyzer.rules.retain(|known| known.name() != lift.name());
+    let types = OuterColumnTypes;
+    let ours = [lift.name(), types.name()];
+    analyzer.rules.retain(|known| !ours.contains(&known.name()));
+    let coercion = analyzer
+        .rules
+        .iter()
+        .position(|known| known.name() == "type_coercion");
+    analyzer
+        .rules
+        .insert(coercion.unwrap_or(0), Arc::new(types));
     analyzer.rules.push(Arc::new(lift));
 }
 
