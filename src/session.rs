@@ -177,7 +177,7 @@ fn register_in(
     let optimizer = builder.optimizer().take().unwrap_or_default();
     let physical = builder.physical_optimizers().take().unwrap_or_default();
     let mut analyzer = builder.analyzer().take().unwrap_or_default();
-    append_analyzer_rules(&mut analyzer.rules);
+    add_analyzer_rules(&mut analyzer.rules);
     *builder.analyzer() = Some(analyzer);
     let builder = builder
         .with_config(config)
@@ -263,8 +263,8 @@ enum Position<'a> {
     End,
 }
 
-/// Appends the analyzer's rules, each once, whether or not an earlier call has registered them.
-fn append_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
+/// Adds the analyzer's rules, each once, whether or not an earlier call has registered them.
+fn add_analyzer_rules(rules: &mut Vec<Arc<dyn AnalyzerRule + Send + Sync>>) {
     let ours = NeededRules::new(vec![
         (may_be_of_duration, Arc::new(TimeDifferences)),
         (may_be_zoned_sum, Arc::new(ZonedSums)),
@@ -422,7 +422,7 @@ pub fn without_rule_names(error: &str) -> String {
         text = text.replace(&line, "");
     }
     let mut rules = vec![];
-    append_analyzer_rules(&mut rules);
+    add_analyzer_rules(&mut rules);
     for rule in rules {
         text = text.replace(&format!("{}\ncaused by\n", rule.name()), "");
     }

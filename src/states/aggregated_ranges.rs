@@ -1,46 +1,18 @@
-//! Any aggregate function of DataFusion over many ranges of rows, of which states of blocks may cover a part.
+//! Any aggregate function of DataFusion over many ranges of rows. States of blocks may cover a part of each.
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, StructArray, UInt32Array, new_null_array};
+use arrow::array::{Array, ArrayRef, StructArray, UInt32Array, new_empty_array, new_null_array};
 use arrow::compute::{concat, take};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
-use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
+use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
+use crate::states::aggregated_rows::{AggregatedRows, CompleteRows, ReadRows};
 use crate::states::pair_moments::PairMoments;
 use datafusion_rmq_logical::expr::state_function::StateFunction;
-use rmq_arrow::common::row_number::{row_number, row_range};
-
-/// Rows that are aggregated.
-pub(crate) trait AggregatedRows: Debug + Send + Sync {
-    /// The function, with the fields of its states.
-    fn function(&self) -> &StateFunction;
-
-    /// Shows an accumulator consecutive rows. Calls `grow` with its bytes from time to time.
-    ///
-    /// # Errors
-    /// The accumulator's, and those of `grow`.
-    fn update(
-        &self,
-        accumulator: &mut dyn Accumulator,
-        rows: Range<usize>,
-        grow: &dyn Fn(usize) -> Result<()>,
-    ) -> Result<()>;
-
-    /// The function's arguments in consecutive rows, and for which of these FILTER holds.
-    ///
-    /// # Errors
-    /// Arrow's.
-    fn arguments(&self, rows: Range<usize>) -> Result<(Vec<ArrayRef>, Option<BooleanArray>)>;
-
-    /// These rows alone, with all that accumulators refer to: threads would wait for each other's reference counts.
-    ///
-    /// # Errors
-    /// Those of the function, and Arrow's.
-    fn copy(&self, rows: Vec<u32>) -> Result<Box<dyn AggregatedRows>>;
-}
+use rmq_arrow::common::row_number::row_numbers;
 
 /// What ranges are aggregated to.
 #[derive(Debug, Clone)]
@@ -226,13 +198,10 @@ impl<'a> AggregatedRanges<'a> {
         }
         match output {
             Output::State => states.finish(),
-            Output::Value { of_no_rows } => {
-                if values.is_empty() {
-                    values.push(of_no_rows.clone());
-                }
-                let values = ScalarValue::iter_to_array(values)?;
-                Ok(values.slice(0, self.ranges.len()))
+            Output::Value { .. } if values.is_empty() => {
+                Ok(new_empty_array(function.function.field().data_type()))
             }
+            Output::Value { .. } => ScalarValue::iter_to_array(values),
         }
     }
 
@@ -355,70 +324,14 @@ impl GroupNumbers {
         }
         let with_rows = concat(&[aggregated.as_ref(), of_no_rows.as_ref()])?;
         let places = self.of_ranges.iter();
-        let places = places.map(|group| row_number(group.unwrap_or(self.total)));
-        let places = places.collect::<Result<Vec<u32>, _>>()?;
+        let places = row_numbers(places.map(|group| group.unwrap_or(self.total)))?;
         Ok(take(&with_rows, &UInt32Array::from(places), None)?)
-    }
-}
-
-/// Rows of ranges, copied behind one another or as they are.
-pub(crate) struct ReadRows<'a> {
-    of: &'a dyn AggregatedRows,
-    copied: Option<Vec<u32>>,
-}
-
-impl<'a> ReadRows<'a> {
-    pub(crate) fn new(of: &'a dyn AggregatedRows, copies: bool) -> Self {
-        Self {
-            of,
-            copied: copies.then(Vec::new),
-        }
-    }
-
-    /// Where these rows will be.
-    ///
-    /// # Errors
-    /// From 2^32 rows on.
-    pub(crate) fn add(&mut self, range: Range<usize>) -> Result<Range<usize>> {
-        let Some(copied) = &mut self.copied else {
-            return Ok(range);
-        };
-        let start = copied.len();
-        copied.extend(row_range(range)?);
-        Ok(start..copied.len())
-    }
-
-    /// All that were added.
-    ///
-    /// # Errors
-    /// Those of the function, and Arrow's.
-    pub(crate) fn complete(self) -> Result<CompleteRows<'a>> {
-        Ok(match self.copied {
-            Some(rows) => CompleteRows::Copied(self.of.copy(rows)?),
-            None => CompleteRows::All(self.of),
-        })
-    }
-}
-
-/// The rows of ranges.
-#[derive(Debug)]
-pub(crate) enum CompleteRows<'a> {
-    Copied(Box<dyn AggregatedRows>),
-    All(&'a dyn AggregatedRows),
-}
-
-impl CompleteRows<'_> {
-    fn aggregated(&self) -> &dyn AggregatedRows {
-        match self {
-            Self::Copied(rows) => rows.as_ref(),
-            Self::All(rows) => *rows,
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, Float64Array, Int64Array};
+    use arrow::array::{AsArray, BooleanArray, Float64Array, Int64Array};
     use arrow::compute::{filter, take_arrays};
     use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Schema};
     use datafusion::functions_aggregate::correlation::Correlation;
@@ -426,7 +339,7 @@ mod tests {
         bit_and_or_xor, bool_and_or, correlation, covariance, regr, stddev, variance,
     };
     use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-    use datafusion::logical_expr::{AggregateUDF, AggregateUDFImpl, Signature};
+    use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature};
     use datafusion::physical_expr::aggregate::AggregateExprBuilder;
     use datafusion::physical_expr::expressions::col;
     use rmq_testing::{Random, runs};

@@ -1,4 +1,4 @@
-//! Aggregates of ranges of which consecutive ones may be equal: those are aggregated once.
+//! Aggregates of ranges. Consecutive equal ones are aggregated once.
 
 use std::ops::Range;
 

@@ -20,9 +20,8 @@ use arrow::compute::{concat, take_arrays};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::states::aggregated_ranges::{
-    AggregatedRanges, AggregatedRows, Method, Output, RangeParts, ReadRows,
-};
+use crate::states::aggregated_ranges::{AggregatedRanges, Method, Output, RangeParts};
+use crate::states::aggregated_rows::{AggregatedRows, ReadRows};
 use rmq_arrow::common::array_bytes::array_bytes;
 use rmq_arrow::common::row_number::{row_number, row_range};
 use rmq_arrow::common::workers::Workers;

@@ -261,6 +261,11 @@ pub fn subquery_of(expr: &Expr) -> Option<&Subquery> {
     }
 }
 
+/// Whether any node of a plan has a subquery.
+pub(crate) fn has_subqueries(plan: &LogicalPlan) -> Result<bool> {
+    plan.exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_)) || has_subquery(node)?))
+}
+
 /// Whether an expression of a node has a subquery.
 pub(crate) fn has_subquery(node: &LogicalPlan) -> Result<bool> {
     let mut found = false;

@@ -18,7 +18,7 @@ use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_optimizer::AnalyzerRule;
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
 
-use crate::outer::{has_subquery, lateral};
+use crate::outer::{has_subqueries, is_correlated, lateral, subquery_of};
 
 /// Gives outer columns the types that their columns have after `type_coercion`. It must run before that.
 #[derive(Debug, Default)]
@@ -30,26 +30,15 @@ impl AnalyzerRule for OuterColumnTypes {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        let mut has_outer = false;
-        plan.apply_with_subqueries(|node| {
-            node.apply_expressions(|expr| {
-                has_outer |= expr.contains_outer();
-                Ok(TreeNodeRecursion::Continue)
-            })?;
-            Ok(if has_outer {
-                TreeNodeRecursion::Stop
-            } else {
-                TreeNodeRecursion::Continue
-            })
-        })?;
-        if !has_outer {
+        // Most plans have no subquery, and need no copy.
+        if !has_subqueries(&plan)? {
             return Ok(plan);
         }
         with_coerced_types(plan, &[], config)
     }
 }
 
-/// A plan below queries with these rows, the types of which have been made one.
+/// A plan below queries with these rows, whose types have been made one.
 fn with_coerced_types(
     plan: LogicalPlan,
     around: &[DFSchemaRef],
@@ -90,7 +79,7 @@ fn with_coerced_types(
         with_coerced_types(input, &around, config).map(Transformed::yes)
     })?;
     let plan = plan.data;
-    if !has_subquery(&plan)? {
+    if !has_correlated(&plan)? {
         return Ok(plan);
     }
     let inputs = plan.inputs().into_iter();
@@ -100,6 +89,18 @@ fn with_coerced_types(
         with_coerced_types(subquery, &of_exprs, config).map(Transformed::yes)
     })?;
     Ok(plan.data)
+}
+
+/// Whether an expression of a node has a subquery that depends on queries around it.
+fn has_correlated(node: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    node.apply_expressions(|expr| {
+        found |= expr.exists(|e| {
+            subquery_of(e).map_or(Ok(false), |subquery| is_correlated(&subquery.subquery))
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(found)
 }
 
 /// The columns of a plan after type coercion; as they are if that fails, which is told later.

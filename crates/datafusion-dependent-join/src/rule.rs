@@ -28,8 +28,8 @@ use crate::lifting::lift;
 use crate::membership::of_any_row;
 use crate::null_safe::all_same;
 use crate::outer::{
-    Replacement, from_outer, has_outer, has_subquery, is_correlated, lateral, outer_of,
-    subquery_of, within_node,
+    Replacement, from_outer, has_outer, has_subqueries, has_subquery, is_correlated, lateral,
+    outer_of, subquery_of, within_node,
 };
 use crate::planned::{has_plan, is_pulled_up};
 use crate::refusal::{Found, Refusal, found_now, refuse, wait};
@@ -67,9 +67,7 @@ impl AnalyzerRule for SubqueriesToDependentJoins {
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
         // Most plans have no subquery, and need no copy.
-        if !plan
-            .exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_)) || has_subquery(node)?))?
-        {
+        if !has_subqueries(&plan)? {
             return Ok(plan);
         }
         let lifting = Rejected {

@@ -10,7 +10,8 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::exec::common::blocking::Waiting;
-use crate::states::aggregated_ranges::{AggregatedRanges, AggregatedRows, Method, Output};
+use crate::states::aggregated_ranges::{AggregatedRanges, Method, Output};
+use crate::states::aggregated_rows::AggregatedRows;
 use crate::states::runs_of_ranges::aggregate_runs;
 use crate::states::state_tree::{Blocks, StateTree};
 use datafusion_rmq_logical::expr::state_function::StateFunction;

@@ -22,7 +22,7 @@ fn index_of(expr: &PhysicalExprRef) -> Option<usize> {
     expr.downcast_ref::<Column>().map(Column::index)
 }
 
-/// The same of the columns with these indexes.
+/// Whether no two rows of a plan have the same values in the columns with these indexes.
 fn are_groups(plan: &Arc<dyn ExecutionPlan>, keys: Vec<usize>) -> bool {
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         let groups = aggregate.group_expr();

@@ -20,7 +20,7 @@ use datafusion_optimizer::AnalyzerRule;
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
 use crate::expr::range_udf::RangeUdf;
-use crate::rules::common::outer_columns::has_expression;
+use crate::rules::common::outer_columns::has_expression_anywhere;
 use crate::rules::common::plans::{map_expressions, with_new_schema};
 
 /// Makes scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
@@ -34,7 +34,7 @@ impl AnalyzerRule for NullableSubqueries {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        if !RmqOptions::rewrites(config) || !needs_change(&plan)? {
+        if !RmqOptions::rewrites(config) || !has_expression_anywhere(&plan, may_lack_row)? {
             return Ok(plan);
         }
         let plan = plan.transform_up_with_subqueries(|node| {
@@ -43,20 +43,6 @@ impl AnalyzerRule for NullableSubqueries {
         })?;
         Ok(plan.data)
     }
-}
-
-/// Whether a node has a subquery that is to be made nullable.
-fn needs_change(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_with_subqueries(|node| {
-        found = has_expression(node, may_lack_row)?;
-        Ok(if found {
-            TreeNodeRecursion::Stop
-        } else {
-            TreeNodeRecursion::Continue
-        })
-    })?;
-    Ok(found)
 }
 
 /// Whether an expression is a scalar subquery of a column without NULLs that may have no row.

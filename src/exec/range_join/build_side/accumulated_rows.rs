@@ -15,7 +15,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
-use crate::states::aggregated_ranges::AggregatedRows;
+use crate::states::aggregated_rows::AggregatedRows;
 use datafusion_rmq_logical::expr::state_function::StateFunction;
 use datafusion_rmq_logical::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_arrow::sorted::id_table::number;

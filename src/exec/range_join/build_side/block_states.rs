@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
     use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
-    use crate::states::aggregated_ranges::AggregatedRows;
+    use crate::states::aggregated_rows::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
         let call = AccumulatorCall {

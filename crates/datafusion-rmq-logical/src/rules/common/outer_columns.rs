@@ -50,6 +50,23 @@ pub fn has_expression(plan: &LogicalPlan, is_searched: impl Fn(&Expr) -> bool) -
     Ok(found)
 }
 
+/// Whether `is_searched` holds for a part of an expression of any node, also in subqueries.
+pub fn has_expression_anywhere(
+    plan: &LogicalPlan,
+    is_searched: impl Fn(&Expr) -> bool,
+) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found = has_expression(node, &is_searched)?;
+        Ok(if found {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    Ok(found)
+}
+
 /// Whether DataFusion admits correlated subqueries in this node.
 pub fn admits_subqueries(plan: &LogicalPlan) -> bool {
     matches!(

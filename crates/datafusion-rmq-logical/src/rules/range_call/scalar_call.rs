@@ -33,7 +33,7 @@ use datafusion_optimizer::{OptimizerConfig, OptimizerRule};
 use crate::expr::range_calls::{calls_range_function, range_udf};
 use crate::rules::common::conditional::map_conjuncts;
 use crate::rules::common::names::restore_columns;
-use crate::rules::common::outer_columns::has_expression;
+use crate::rules::common::outer_columns::has_expression_anywhere;
 use crate::rules::common::plans::{filtered, map_expressions, projected, with_input};
 use crate::rules::range_call::calls::{Calls, inline_subqueries, look_up};
 use crate::rules::range_call::guarded_bounds::guard_bounds;
@@ -56,25 +56,12 @@ impl OptimizerRule for RangeCallToLookup {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        if has_calls(&plan)? {
+        if has_expression_anywhere(&plan, |e| range_udf(e).is_some())? {
             plan.rewrite(&mut TakeCalls { config })
         } else {
             Ok(Transformed::no(plan))
         }
     }
-}
-
-fn has_calls(plan: &LogicalPlan) -> Result<bool> {
-    let mut has_calls = false;
-    plan.apply_with_subqueries(|node| {
-        has_calls = has_expression(node, |e| range_udf(e).is_some())?;
-        Ok(if has_calls {
-            TreeNodeRecursion::Stop
-        } else {
-            TreeNodeRecursion::Continue
-        })
-    })?;
-    Ok(has_calls)
 }
 
 /// Visits the nodes of a plan and of its uncorrelated subqueries, inputs first.
