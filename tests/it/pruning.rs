@@ -32,7 +32,7 @@ use rmq_testing::{Random, cases_with_queries, is_usual};
 const CASES: usize = 800;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 1] = [13695380281615739547];
+const FAILED: [u64; 2] = [13695380281615739547, 3285858631686334940];
 
 /// Queries over the same pair of tables.
 const QUERIES: usize = 8;
@@ -93,7 +93,7 @@ pub async fn register(ctx: &SessionContext, name: &str, folder: &Path) {
 }
 
 /// Puts a table of both sessions into files, in the order of a column or not. Returns whether Parquet has all of its
-/// types.
+/// types, and DataFusion reads the values that were written.
 async fn into_files(
     tables: &Tables,
     (name, column): (&str, &str),
@@ -130,7 +130,16 @@ async fn into_files(
         set(ctx, filters, "false");
         register(ctx, name, folder).await;
     }
-    true
+    // In a file of NaN and one other value, each is read as the other value (docs/limits.md): rows are then not in
+    // the order in which the first of equal keys is expected.
+    let read = answer(&tables.without, &format!("SELECT * FROM {name}")).await;
+    let (read, written) = (read.expect("the table is there").0, lines(&[batch]));
+    let is_misread = read != written;
+    assert!(
+        !is_misread || written.iter().any(|row| row.contains("NaN")),
+        "{read:?} instead of {written:?}"
+    );
+    !is_misread
 }
 
 /// The sorted rows, and how many rows came from a scan that prunes, if one did.
