@@ -173,11 +173,27 @@ impl StateTree {
         Ok(tree)
     }
 
-    /// Over the whole blocks of some rows.
+    /// Over these blocks of one range, to cover that once. What it takes is added to `memory` even if that is short, as
+    /// no other way gives the same bits.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub(crate) fn of_range(
+        aggregated: &dyn AggregatedRows,
+        blocks: Blocks,
+        over: Range<usize>,
+        workers: Workers,
+        memory: &MemoryReservation,
+    ) -> Result<Self> {
+        memory.grow(2 * blocks.tree_bytes(blocks.rows_of(&over).len()));
+        Self::build(aggregated, blocks, over, workers)
+    }
+
+    /// Over some blocks.
     ///
     /// # Errors
     /// Those of the function; if states are too large for one array, or the query is cancelled.
-    pub(crate) fn build(
+    fn build(
         aggregated: &dyn AggregatedRows,
         blocks: Blocks,
         over: Range<usize>,

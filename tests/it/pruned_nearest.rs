@@ -17,7 +17,7 @@ use crate::support::{run, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 400;
+const CASES: usize = 240;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 2] = [7401670113229467263, 745773478048735981];

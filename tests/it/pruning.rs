@@ -29,7 +29,7 @@ use crate::support::{error, released, run, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 800;
+const CASES: usize = 480;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 2] = [13695380281615739547, 3285858631686334940];

@@ -207,10 +207,10 @@ async fn a_partition_executed_again_and_again_keeps_no_memory() {
 /// together. Such runs must end in an error.
 #[tokio::test]
 async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
-    const ROWS: i64 = 60_000;
+    const ROWS: i64 = 20_000;
     let (mut right, mut refused) = (0, 0);
-    let mut limit = 400_000;
-    while limit < 20_000_000 {
+    let mut limit = 130_000;
+    while limit < 7_000_000 {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(limit));
         let ctx = session_of_pool(config(2), Arc::clone(&pool));
         let q = [("id", integers(0..ROWS))];
@@ -275,7 +275,7 @@ async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
                 .filter(|e| e.contains("executed again in one task context"))
                 .count();
         }
-        limit += limit / 12;
+        limit += limit / 8;
     }
     // The rows of a table in memory become groups one by one, so memory decides nothing; rows of other sources may be
     // refused.

@@ -30,7 +30,7 @@ use crate::support::{released, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 48;
+const CASES: usize = 32;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
@@ -401,7 +401,8 @@ async fn slices_read_about_eight_times_the_table_at_most() {
     }
     let files = Files::new(&build_rows(ROWS, |i| Some(i * 10)), &probe_rows(&keys));
     let config = config().with_target_partitions(1).with_batch_size(500);
-    for sql in FORMS {
+    // Of each kind of form one, as what is read does not depend on it.
+    for sql in FORMS.iter().step_by(3) {
         let ctx = limited_with(config.clone(), ForRangeJoins::new(MEMORY));
         set(&ctx, "rmq.pruning_memory", "8K");
         let done = files.compare(&ctx, sql).await;

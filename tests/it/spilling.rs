@@ -30,7 +30,7 @@ use crate::support::{builds_at_once, error, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 72;
+const CASES: usize = 48;
 
 /// Seeds of cases that once failed.
 // A column released more memory than was registered for it.

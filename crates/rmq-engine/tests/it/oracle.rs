@@ -415,17 +415,29 @@ pub fn thresholds<K: Width>(keys: &[K], count: usize, random: &mut Random) -> Ve
         .collect()
 }
 
-/// Compares the threshold searches of an index from both ends with naive scans.
+/// The first and the last row of each range whose keys are at most its threshold, by a scan.
+pub fn naive_crossings<K: Width>(
+    case: &Case<K>,
+    left: &[i64],
+    right: &[i64],
+    thresholds: &[K],
+) -> Vec<[Option<i64>; 2]> {
+    let rows = |i: usize| rows_at_most(case, left[i], right[i], thresholds[i]);
+    let ends = |i: usize| [rows(i).next(), rows(i).next_back()];
+    (0..left.len()).map(ends).collect()
+}
+
+/// Compares the threshold searches of an index with those of naive scans.
 pub fn compare_crossings<K: Width>(
     index: &dyn RangeIndex<K>,
-    case: &Case<K>,
+    expected: &[[Option<i64>; 2]],
     left: &[i64],
     right: &[i64],
     thresholds: &[K],
     what: &str,
 ) {
     let n = left.len();
-    for end in [RangeEnd::First, RangeEnd::Last] {
+    for (end, number) in [(RangeEnd::First, 0), (RangeEnd::Last, 1)] {
         let (mut positions, mut valid) = (vec![-7; n], vec![!0; n.div_ceil(64)]);
         let out = Crossings {
             positions: &mut positions,
@@ -433,12 +445,8 @@ pub fn compare_crossings<K: Width>(
         };
         let result = index.crossings(left, right, thresholds, end, out);
         result.unwrap_or_else(|error| panic!("{error}: {what}"));
-        for i in 0..n {
-            let mut rows = rows_at_most(case, left[i], right[i], thresholds[i]);
-            let expected = match end {
-                RangeEnd::First => rows.next(),
-                RangeEnd::Last => rows.next_back(),
-            };
+        for (i, expected) in expected.iter().enumerate() {
+            let expected = expected[number];
             let found = valid[i / 64] >> (i % 64) & 1 == 1;
             assert_eq!(
                 (found, positions[i]),

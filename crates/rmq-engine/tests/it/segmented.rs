@@ -9,8 +9,8 @@ use rmq_engine::{
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{
-    Case, DATA, NULLS, Naive, Width, chunks, compare, compare_crossings, compare_listings, ranges,
-    thresholds,
+    Case, DATA, NULLS, Naive, Width, chunks, compare, compare_crossings, compare_listings,
+    naive_crossings, ranges, thresholds,
 };
 use crate::smallest;
 
@@ -57,7 +57,8 @@ fn check<K: Width + SearchKey>(n: usize, random: &mut Random) {
     let naive = Naive::new(&case.keys, &case.valid);
     let what = format!("parts end at {boundaries:?}, {}", case.what);
     compare(&index, &naive, case.encoding, &left, &right, &what);
-    compare_crossings(&index, &case, &left, &right, &thresholds, &what);
+    let expected = naive_crossings(&case, &left, &right, &thresholds);
+    compare_crossings(&index, &expected, &left, &right, &thresholds, &what);
     compare_listings(&index, &case, &left, &right, &thresholds, &what);
     let last = left.len() - 24..;
     let (left, right) = (&left[last.clone()], &right[last.clone()]);

@@ -176,8 +176,8 @@ impl BlockStates {
         let Some(blocks) = blocks else {
             return AggregatedRanges::read(&*self.rows, ranges, self.blocks.method(), false);
         };
-        let workers = Workers::new(1, check);
-        let tree = StateTree::build(&*self.rows, self.blocks, blocks, workers)?;
+        let (workers, memory) = (Workers::new(1, check), self.memory.new_empty());
+        let tree = StateTree::of_range(&*self.rows, self.blocks, blocks, workers, &memory)?;
         tree.cover(&*self.rows, ranges, false)
     }
 
@@ -236,7 +236,9 @@ impl LazyStructure for BlockStates {
 mod tests {
     use arrow::array::{Array, AsArray, Float64Array};
     use arrow::datatypes::Float64Type;
-    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+    use datafusion::execution::memory_pool::{
+        MemoryConsumer, MemoryPool, TrackConsumersPool, UnboundedMemoryPool,
+    };
     use datafusion::functions_aggregate::correlation::corr_udaf;
     use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
     use rmq_testing::runs;
@@ -246,6 +248,15 @@ mod tests {
     use crate::states::aggregated_rows::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
+        let pool = Arc::new(UnboundedMemoryPool::default());
+        correlation_in(pool, columns, threads)
+    }
+
+    fn correlation_in(
+        pool: Arc<dyn MemoryPool>,
+        columns: &[ArrayRef],
+        threads: usize,
+    ) -> RangeAccumulator {
         let call = AccumulatorCall {
             function: corr_udaf(),
             literals: vec![None, None],
@@ -257,11 +268,29 @@ mod tests {
             text: "corr".to_owned(),
         };
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
-        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let (call, columns) = (Arc::new(call), columns.to_vec());
         RangeAccumulator::try_new(&call, &columns, None, &NoKeeper, threads, &metrics, &memory)
             .expect("a function over floats")
+    }
+
+    #[test]
+    fn the_states_of_one_wide_range_are_registered() {
+        let rows = 100_000;
+        let column: ArrayRef =
+            Arc::new((0..rows).map(f64::from).map(Some).collect::<Float64Array>());
+        let inner = UnboundedMemoryPool::default();
+        let pool = Arc::new(TrackConsumersPool::new(inner, 1.try_into().expect("not 0")));
+        let unbuilt = correlation_in(Arc::clone(&pool) as _, &[Arc::clone(&column), column], 1);
+        let ranges: Ranges = [(7, i64::from(rows) - 9)].into_iter().collect();
+        let found = unbuilt.evaluate(&ranges, &|| Ok(()));
+        assert_eq!(found.expect("no error").len(), 1);
+        let metrics = pool.metrics();
+        let peak = metrics.iter().map(|metrics| metrics.peak).max();
+        // A state has six numbers, and a block 16 rows.
+        let leaves = usize::try_from(rows).expect("not negative") / 16 * 6 * 8;
+        assert!(peak >= Some(leaves), "{peak:?} of {leaves}");
+        assert_eq!(pool.reserved(), 0);
     }
 
     #[test]
