@@ -187,6 +187,29 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["1", "2"],
     },
+    // How often a row is on the right side makes no difference.
+    Fault {
+        options: &[],
+        sql: "SELECT x FROM (VALUES (1), (1), (1)) a(x) INTERSECT ALL SELECT x FROM (VALUES (1)) b(x)",
+        right: &["1"],
+        wrong: &["1", "1", "1"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT x FROM (VALUES (1), (1), (1)) a(x) EXCEPT ALL SELECT x FROM (VALUES (1)) b(x)",
+        right: &["1", "1"],
+        wrong: &[],
+    },
+    // A subquery of several tables without SELECT has no columns.
+    Fault {
+        options: &[],
+        sql: "SELECT * FROM (FROM t, u) JOIN s ON true WHERE s.id = 1",
+        right: &[
+            "1 | 5 | 0.5 | 0 | NULL | 1 | 2s | 0s",
+            "2 | 6 | 1.5 | 0 | NULL | 1 | 2s | 0s",
+        ],
+        wrong: &["1 | 2s | 0s", "1 | 2s | 0s"],
+    },
     // IN within another expression takes NULL for FALSE.
     Fault {
         options: &[],

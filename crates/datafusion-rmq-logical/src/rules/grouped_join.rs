@@ -157,6 +157,10 @@ impl GroupedJoin<'_> {
     fn try_match(&self) -> Match<LogicalPlan> {
         let join = self.join;
         let (left, right) = (&join.left, &join.right);
+        if join.filter.is_none() && !self.compares_sides() {
+            // As most joins: what is below them is not looked at.
+            return reject("there is no range between the two sides");
+        }
         if is_correlated(left)? || is_correlated(right)? {
             // DataFusion decorrelates this later, which it could not do through a range join.
             return reject("one of its sides needs an outer query");
@@ -173,6 +177,17 @@ impl GroupedJoin<'_> {
             JoinType::Right => self.between((right, left), &flipped),
             other => reject(format!("it is a {other} join")),
         }
+    }
+
+    /// Whether an aggregate has columns of both sides, and so may have a range in its FILTER or in a CASE.
+    fn compares_sides(&self) -> bool {
+        let sides = [&self.join.left, &self.join.right];
+        self.calls.iter().any(|call| {
+            let columns = call.column_refs();
+            let is_of =
+                |side: &Arc<LogicalPlan>| columns.iter().any(|c| side.schema().has_column(c));
+            columns.len() > 1 && sides.into_iter().all(is_of)
+        })
     }
 
     /// The calls of the aggregate, over the join's columns.

@@ -101,14 +101,11 @@ fn keep_going_reports_all_errors() {
 #[test]
 fn a_refusal_does_not_name_the_rule_that_found_it() {
     let tables = "CREATE TABLE a AS SELECT 1 AS x; CREATE TABLE b AS SELECT 2 AS y;";
-    let of_unnesting = "SELECT x, (WITH RECURSIVE r(n) AS (SELECT x UNION ALL SELECT n + 1 FROM r WHERE n < 9) SELECT max(n) \
+    let of_unnesting = "SELECT x, (WITH RECURSIVE r(n) AS (SELECT x UNION ALL SELECT max(n) + 1 FROM r) SELECT max(n) \
                         FROM r) FROM a";
     let of_analysis = "SELECT x IN (SELECT nullif(y, 3) + random()::INT FROM b WHERE y < x) FROM a";
     for (query, said) in [
-        (
-            of_unnesting,
-            "its WITH RECURSIVE r depends on outer columns",
-        ),
+        (of_unnesting, "and an aggregate without GROUP BY do"),
         (of_analysis, "has no plan with random()"),
     ] {
         let refused = args(&["-q", "-c", tables, "-c", query]);

@@ -248,12 +248,12 @@ mod tests {
     use crate::states::aggregated_rows::AggregatedRows;
 
     fn correlation(columns: &[ArrayRef], threads: usize) -> RangeAccumulator {
-        let pool = Arc::new(UnboundedMemoryPool::default());
-        correlation_in(pool, columns, threads)
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        correlation_in(&pool, columns, threads)
     }
 
     fn correlation_in(
-        pool: Arc<dyn MemoryPool>,
+        pool: &Arc<dyn MemoryPool>,
         columns: &[ArrayRef],
         threads: usize,
     ) -> RangeAccumulator {
@@ -268,7 +268,7 @@ mod tests {
             text: "corr".to_owned(),
         };
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
-        let memory = MemoryConsumer::new("test").register(&pool);
+        let memory = MemoryConsumer::new("test").register(pool);
         let (call, columns) = (Arc::new(call), columns.to_vec());
         RangeAccumulator::try_new(&call, &columns, None, &NoKeeper, threads, &metrics, &memory)
             .expect("a function over floats")
@@ -281,7 +281,8 @@ mod tests {
             Arc::new((0..rows).map(f64::from).map(Some).collect::<Float64Array>());
         let inner = UnboundedMemoryPool::default();
         let pool = Arc::new(TrackConsumersPool::new(inner, 1.try_into().expect("not 0")));
-        let unbuilt = correlation_in(Arc::clone(&pool) as _, &[Arc::clone(&column), column], 1);
+        let registering: Arc<dyn MemoryPool> = Arc::clone(&pool) as _;
+        let unbuilt = correlation_in(&registering, &[Arc::clone(&column), column], 1);
         let ranges: Ranges = [(7, i64::from(rows) - 9)].into_iter().collect();
         let found = unbuilt.evaluate(&ranges, &|| Ok(()));
         assert_eq!(found.expect("no error").len(), 1);
