@@ -55,6 +55,7 @@ use crate::rules::narrowed_ranges::NarrowedRanges;
 use crate::rules::no_later_row::is_the_same_each_time;
 use crate::rules::open_ends::{compared_by_keys, without_differences};
 use crate::rules::order_by::order_zeros;
+use crate::rules::range_key::NO_RANGE;
 use crate::rules::range_union::{split_alternatives, union_of};
 use crate::rules::threshold::{Threshold, key_of_extremes, match_condition};
 
@@ -159,7 +160,7 @@ impl GroupedJoin<'_> {
         let (left, right) = (&join.left, &join.right);
         if join.filter.is_none() && !self.compares_sides() {
             // As most joins: what is below them is not looked at.
-            return reject("there is no range between the two sides");
+            return reject(NO_RANGE);
         }
         if is_correlated(left)? || is_correlated(right)? {
             // DataFusion decorrelates this later, which it could not do through a range join.
@@ -181,13 +182,10 @@ impl GroupedJoin<'_> {
 
     /// Whether an aggregate has columns of both sides, and so may have a range in its FILTER or in a CASE.
     fn compares_sides(&self) -> bool {
-        let sides = [&self.join.left, &self.join.right];
-        self.calls.iter().any(|call| {
-            let columns = call.column_refs();
-            let is_of =
-                |side: &Arc<LogicalPlan>| columns.iter().any(|c| side.schema().has_column(c));
-            columns.len() > 1 && sides.into_iter().all(is_of)
-        })
+        let (left, right) = (self.join.left.schema(), self.join.right.schema());
+        self.calls
+            .iter()
+            .any(|call| !call.column_refs().is_empty() && !is_of(call, left) && !is_of(call, right))
     }
 
     /// The calls of the aggregate, over the join's columns.

@@ -11,6 +11,9 @@ use crate::conditions::rejection::{Match, reject};
 use crate::conditions::written::written;
 use rmq_engine::Comparison;
 
+/// Why a join is left that compares its sides by equalities alone.
+pub const NO_RANGE: &str = "there is no range between the two sides";
+
 /// Why a condition with two range keys is rejected.
 fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> String {
     let [a, b] = [one, other].map(|key| written(key, probe, build));
@@ -32,7 +35,7 @@ pub fn one_key(
     build: &DFSchema,
 ) -> Match<(Expr, Vec<(Comparison, Expr)>)> {
     let Some((first, ..)) = ranges.first() else {
-        return reject("there is no range between the two sides");
+        return reject(NO_RANGE);
     };
     let base = without_lossless_casts(first, build)?;
     let base_type = base.get_type(build)?;
@@ -72,7 +75,7 @@ pub fn one_key(
         }
     }
     let Some((key, key_type)) = widest else {
-        return reject("there is no range between the two sides");
+        return reject(NO_RANGE);
     };
     let bounds = ranges.into_iter().map(|(_, comparison, bound)| {
         let bound = if bound.get_type(probe)? == key_type {

@@ -427,7 +427,7 @@ pub fn naive_crossings<K: Width>(
     (0..left.len()).map(ends).collect()
 }
 
-/// Compares the threshold searches of an index with those of naive scans.
+/// Compares the threshold searches of an index from both ends with those of [`naive_crossings`].
 pub fn compare_crossings<K: Width>(
     index: &dyn RangeIndex<K>,
     expected: &[[Option<i64>; 2]],
