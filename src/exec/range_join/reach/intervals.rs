@@ -8,6 +8,7 @@ use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, ScalarValue, exec_err};
 
+use crate::exec::range_join::reach::whole_keys::number as whole_number;
 use crate::exec::range_join::spill::key_extent::{KeyOrder, comparable};
 use rmq_arrow::common::ordered_type::value_type;
 use rmq_arrow::sorted::order_keys::{KeyIntervals, OrderKeys};
@@ -106,19 +107,25 @@ impl Intervals {
         ends: Vec<(Option<ScalarValue>, Option<ScalarValue>)>,
     ) -> Result<Self> {
         let mut intervals = Self::of_type(data_type)?;
-        let end = |value: Option<ScalarValue>| {
-            let end = value.map(|value| -> Result<End> {
-                let rows = intervals.order.encode(&value.to_array()?)?;
-                let bytes = rows.row(0).data().into();
-                Ok(End { bytes, value })
+        let encoded = |ends: Vec<Option<ScalarValue>>| -> Result<Vec<Option<End>>> {
+            let values: Vec<ScalarValue> = ends.iter().flatten().cloned().collect();
+            if values.is_empty() {
+                return Ok(ends.into_iter().map(|_| None).collect());
+            }
+            let rows = intervals
+                .order
+                .encode(&ScalarValue::iter_to_array(values)?)?;
+            let mut rows = rows.iter();
+            let ends = ends.into_iter().map(|value| {
+                let (value, row) = value.zip(rows.next())?;
+                let bytes = row.data().into();
+                Some(End { bytes, value })
             });
-            end.transpose()
+            Ok(ends.collect())
         };
-        let all = ends.into_iter().map(|(low, high)| {
-            let (low, high) = (end(low)?, end(high)?);
-            Ok(Interval { low, high })
-        });
-        intervals.all = all.collect::<Result<_>>()?;
+        let (lows, highs) = ends.into_iter().unzip();
+        let ends = encoded(lows)?.into_iter().zip(encoded(highs)?);
+        intervals.all = ends.map(|(low, high)| Interval { low, high }).collect();
         Ok(intervals)
     }
 
@@ -130,14 +137,7 @@ impl Intervals {
     pub(crate) fn add(&mut self, bounds: &[(Comparison, ArrayRef)]) -> Result<Vec<bool>> {
         let rows = bounds.first().map_or(0, |(_, values)| values.len());
         let bounds = bounds.iter().map(|(comparison, values)| {
-            let values = comparable(values)?;
-            if *values.data_type() != self.data_type {
-                return exec_err!(
-                    "a bound of type {} is compared with keys of type {}",
-                    values.data_type(),
-                    self.data_type
-                );
-            }
+            let values = comparable_with(values, &self.data_type)?;
             Ok(BoundValues {
                 is_lower: comparison.is_lower(),
                 rows: self.order.encode(&values)?,
@@ -234,11 +234,17 @@ impl Intervals {
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
         self.encoded.take();
-        self.all = self.at_most(most);
+        let closed = self.gaps_to_close(most);
+        self.all = with_closed(std::mem::take(&mut self.all).into_iter(), &closed);
     }
 
     /// At most `most` intervals that cover all of these: the smallest gaps between them are closed.
     pub(crate) fn at_most(&self, most: usize) -> Vec<Interval> {
+        with_closed(self.all.iter().cloned(), &self.gaps_to_close(most))
+    }
+
+    /// For each interval whether the gap before it is to be closed, for at most `most` to be left.
+    fn gaps_to_close(&self, most: usize) -> Vec<bool> {
         let pairs = self.all.windows(2);
         let gaps = pairs.map(|pair| match (&pair[0].high, &pair[1].low) {
             (Some(high), Some(low)) => number(&low.value).zip(number(&high.value)),
@@ -246,22 +252,49 @@ impl Intervals {
         });
         // Of keys that are no numbers, any gap may be the smallest.
         let gaps = gaps.map(|gap| gap.map_or(0.0, |(low, high)| low - high));
-        let mut gaps: Vec<_> = gaps.enumerate().collect();
-        gaps.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-        gaps.truncate(self.all.len().saturating_sub(most));
-        let mut closed = vec![false; self.all.len()];
-        for (gap, _) in gaps {
-            closed[gap + 1] = true;
-        }
-        let mut merged: Vec<Interval> = vec![];
-        for (interval, is_closed) in self.all.iter().zip(closed) {
-            match merged.last_mut() {
-                Some(last) if is_closed => last.high.clone_from(&interval.high),
-                _ => merged.push(interval.clone()),
-            }
-        }
-        merged
+        smallest_gaps(gaps.collect(), most)
     }
+}
+
+/// The values of a bound, as keys of this type are compared with them.
+///
+/// # Errors
+/// If they are of another type.
+pub(super) fn comparable_with(values: &ArrayRef, keys: &DataType) -> Result<ArrayRef> {
+    let values = comparable(values)?;
+    let (bound, keys) = (values.data_type(), value_type(keys));
+    if *bound != keys {
+        return exec_err!("a bound of type {bound} is compared with keys of type {keys}");
+    }
+    Ok(values)
+}
+
+/// For each interval whether the gap before it is among the smallest, which are closed for at most `most` intervals to
+/// be left. There is a gap before each interval except the first.
+pub(super) fn smallest_gaps(gaps: Vec<f64>, most: usize) -> Vec<bool> {
+    let mut closed = vec![false; gaps.len() + 1];
+    let smallest = closed.len().saturating_sub(most);
+    let mut gaps: Vec<(usize, f64)> = gaps.into_iter().enumerate().collect();
+    if smallest < gaps.len() {
+        gaps.select_nth_unstable_by(smallest, |(_, a), (_, b)| a.total_cmp(b));
+        gaps.truncate(smallest);
+    }
+    for (gap, _) in gaps {
+        closed[gap + 1] = true;
+    }
+    closed
+}
+
+/// The intervals, each of which is one with the interval before it if that is said to be `closed`.
+fn with_closed(all: impl Iterator<Item = Interval>, closed: &[bool]) -> Vec<Interval> {
+    let mut merged: Vec<Interval> = vec![];
+    for (interval, is_closed) in all.zip(closed) {
+        match merged.last_mut() {
+            Some(last) if *is_closed => last.high = interval.high,
+            _ => merged.push(interval),
+        }
+    }
+    merged
 }
 
 impl<'a> Interval<RowEnd<'a>> {
@@ -360,20 +393,30 @@ fn length(intervals: &[Interval]) -> Option<f64> {
     lengths.sum()
 }
 
-/// The position of a value on a line, about; `None` for a value that is no number and no time.
+/// The position of a value on a line, about; `None` for a value that is no number and no time. Without a cast by Arrow
+/// for most types, as windows are many.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
-    // Arrow casts no time to a float.
-    let value = match value.data_type() {
-        DataType::Date32 | DataType::Time32(_) => value.cast_to(&DataType::Int32).ok()?,
-        DataType::Date64
-        | DataType::Time64(_)
-        | DataType::Timestamp(..)
-        | DataType::Duration(_) => value.cast_to(&DataType::Int64).ok()?,
-        data_type if data_type.is_numeric() => value.clone(),
-        _ => return None,
-    };
-    match value.cast_to(&DataType::Float64).ok()? {
-        ScalarValue::Float64(number) => number,
-        _ => None,
+    use ScalarValue as V;
+    match value {
+        V::Decimal128(number, _, scale) => Some((*number)? as f64 / 10_f64.powi((*scale).into())),
+        V::Float64(number) => *number,
+        V::Time32Second(number) | V::Time32Millisecond(number) => (*number).map(f64::from),
+        V::Time64Microsecond(number)
+        | V::Time64Nanosecond(number)
+        | V::DurationSecond(number)
+        | V::DurationMillisecond(number)
+        | V::DurationMicrosecond(number)
+        | V::DurationNanosecond(number) => Some((*number)? as f64),
+        other => match whole_number(other) {
+            Some(number) => Some(number as f64),
+            None if other.data_type().is_numeric() => {
+                match other.cast_to(&DataType::Float64).ok()? {
+                    V::Float64(number) => number,
+                    _ => None,
+                }
+            }
+            None => None,
+        },
     }
 }

@@ -1,10 +1,12 @@
 //! Sets of range keys that are whole numbers.
 
+use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use crate::exec::range_join::reach::intervals::Intervals;
-use crate::exec::range_join::reach::whole_keys::{number, value};
+use crate::exec::range_join::reach::intervals::{Intervals, comparable_with, smallest_gaps};
+use crate::exec::range_join::reach::whole_keys::{number, numbers, value};
+use rmq_engine::Comparison;
 
 /// Whole numbers, as disjoint intervals in ascending order, both of whose ends are included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,7 +24,8 @@ impl KeySet {
 
     /// The keys in these intervals.
     pub(crate) fn of(mut intervals: Vec<(i128, i128)>) -> Self {
-        intervals.sort_unstable();
+        // Not unstable, as most come in a few ascending runs.
+        intervals.sort();
         let mut merged: Vec<(i128, i128)> = vec![];
         for (low, high) in intervals {
             match merged.last_mut() {
@@ -38,11 +41,69 @@ impl KeySet {
     /// # Errors
     /// If the type has no order.
     pub(crate) fn intervals(&self, data_type: &DataType) -> Result<Intervals> {
-        let ends = self.0.iter().map(|(low, high)| {
-            let [low, high] = [low, high].map(|end| value(*end, data_type));
-            Ok((low?, high?))
-        });
-        Intervals::of_disjoint(data_type, ends.collect::<Result<_>>()?)
+        let ends = self.0.iter();
+        let ends = ends.map(|(low, high)| (value(*low, data_type), value(*high, data_type)));
+        Intervals::of_disjoint(data_type, ends.collect())
+    }
+
+    /// Adds the windows of a batch, given by the values of all bounds of keys of this type, which end them on both
+    /// sides. A row with a bound that is NULL has no window. Returns for each row whether it has one.
+    ///
+    /// # Errors
+    /// If a bound is of another type than the keys.
+    pub(super) fn add_windows(
+        &mut self,
+        bounds: &[(Comparison, ArrayRef)],
+        data_type: &DataType,
+    ) -> Result<Vec<bool>> {
+        let rows = bounds.first().map_or(0, |(_, values)| values.len());
+        let mut windows = vec![(i128::MIN, i128::MAX); rows];
+        let mut has_window = vec![true; rows];
+        for (comparison, values) in bounds {
+            let ends = numbers(&comparable_with(values, data_type)?)?;
+            for ((low, high), end) in windows.iter_mut().zip(ends.values()) {
+                if comparison.is_lower() {
+                    *low = (*low).max(*end);
+                } else {
+                    *high = (*high).min(*end);
+                }
+            }
+            for (has, is_valid) in has_window
+                .iter_mut()
+                .zip(ends.nulls().into_iter().flatten())
+            {
+                *has &= is_valid;
+            }
+        }
+        for (has, (low, high)) in has_window.iter_mut().zip(&windows) {
+            *has &= low <= high;
+        }
+        let mut has = has_window.iter();
+        windows.retain(|_| has.next().is_some_and(|has| *has));
+        *self = self.or(&Self::of(windows));
+        Ok(has_window)
+    }
+
+    /// The keys, and those of the smallest gaps between them, in at most `most` intervals.
+    pub(super) fn with_gaps(self, most: usize) -> Self {
+        if self.len() <= most {
+            return self;
+        }
+        let gaps = self.0.windows(2).map(|pair| size(pair[0].1, pair[1].0));
+        let closed = smallest_gaps(gaps.collect(), most);
+        let mut merged: Vec<(i128, i128)> = vec![];
+        for ((low, high), is_closed) in self.0.into_iter().zip(closed) {
+            match merged.last_mut() {
+                Some((_, last)) if is_closed => *last = high,
+                _ => merged.push((low, high)),
+            }
+        }
+        Self(merged)
+    }
+
+    /// The number of intervals.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -50,11 +111,8 @@ impl KeySet {
     }
 
     /// How many keys there are.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn size(&self) -> f64 {
-        let sizes = self.0.iter();
-        let sizes = sizes.map(|(low, high)| *high as f64 - *low as f64 + 1.0);
-        sizes.sum()
+        self.0.iter().map(|(low, high)| size(*low, *high)).sum()
     }
 
     /// Whether one of these keys is from `low` to `high`.
@@ -97,11 +155,69 @@ impl KeySet {
     }
 }
 
+/// How many keys there are from `low` to `high`.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn size(low: i128, high: i128) -> f64 {
+    high as f64 - low as f64 + 1.0
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
     use rmq_testing::Random;
 
     use super::*;
+
+    #[test]
+    fn windows_are_those_of_intervals() {
+        for case in 0..2000 {
+            let random = &mut Random::of_case(case);
+            let comparisons = [
+                Comparison::AtLeast,
+                Comparison::Above,
+                Comparison::AtMost,
+                Comparison::Below,
+            ];
+            let mut kinds = comparisons.to_vec();
+            while kinds.len() > 2 && random.below(2) == 0 {
+                kinds.remove(random.below(kinds.len()));
+            }
+            let has_lower = |is: bool| kinds.iter().any(|kind| kind.is_lower() == is);
+            if !has_lower(true) || !has_lower(false) {
+                continue;
+            }
+            let (mut keys, key) = (KeySet::default(), DataType::Int64);
+            let mut intervals = Intervals::of_type(&key).expect("a type with an order");
+            for _ in 0..1 + random.below(3) {
+                let rows = random.below(6);
+                let mut bound = || -> ArrayRef {
+                    let values = (0..rows).map(|_| match random.below(8) {
+                        0 => None,
+                        _ => i64::try_from(random.below(60)).ok(),
+                    });
+                    Arc::new(values.collect::<Int64Array>())
+                };
+                let bounds = kinds.iter().map(|kind| (*kind, bound()));
+                let bounds: Vec<_> = bounds.collect();
+                let has_window = keys.add_windows(&bounds, &key).expect("integers");
+                assert_eq!(has_window, intervals.add(&bounds).expect("integers"));
+            }
+            let all: ArrayRef = Arc::new((-1..62).collect::<Int64Array>());
+            let contained = |intervals: &Intervals| intervals.contain(&all).expect("integers");
+            let whole = keys.intervals(&key).expect("integers");
+            assert_eq!(contained(&whole), contained(&intervals), "{keys:?}");
+            // With the smallest gaps between them.
+            let few = keys.clone().with_gaps(2);
+            assert!(few.len() <= 2 && keys.without(&few).is_empty(), "{keys:?}");
+            let gaps = |keys: &KeySet| {
+                let gaps = keys.0.windows(2).map(|pair| pair[1].0 - pair[0].1);
+                gaps.max()
+            };
+            assert_eq!(gaps(&few), gaps(&keys), "{keys:?}");
+        }
+    }
 
     #[test]
     fn sets_are_those_of_single_keys() {

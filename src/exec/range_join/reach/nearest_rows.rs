@@ -17,7 +17,7 @@
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 
 use crate::exec::range_join::reach::intervals::Intervals;
 use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
@@ -131,14 +131,11 @@ impl SoughtRows {
         self.slices += 1;
         let Seeking { spec, key_type, .. } = &*self.seekers.seeking;
         let keys = self.seekers.keys_left()?;
-        let end = |end: Option<i128>| {
-            let value = end.map(|end| value(end, key_type));
-            Ok::<_, DataFusionError>(value.transpose()?.flatten())
-        };
+        let end = |end: Option<i128>| value(end?, key_type);
         // Those below come first.
         let ends = slices.into_iter();
-        let ends = ends.map(|slice| Ok((end(slice.low)?, end(slice.high)?)));
-        let intervals = Intervals::of_disjoint(key_type, ends.collect::<Result<_>>()?)?;
+        let ends = ends.map(|slice| (end(slice.low), end(slice.high)));
+        let intervals = Intervals::of_disjoint(key_type, ends.collect())?;
         Reach::of_keys(spec, intervals, &keys, build).map(Some)
     }
 

@@ -11,7 +11,7 @@
 //!
 //! So it must return the same rows twice: it is a scan of files that have not changed in between.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
@@ -22,7 +22,6 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 
 use crate::exec::common::blocking::joined;
-use crate::exec::common::once_per_run::lock;
 use crate::exec::common::plan_key::{ScanPlan, check_unchanged};
 use crate::exec::range_join::reach::seekers::{Seekers, Seeking};
 use crate::exec::range_join::reach::statistics_reach::extremes_of_all;
@@ -66,29 +65,32 @@ pub(crate) async fn read_keys(
     most_bytes: usize,
 ) -> Result<Option<Seekers>> {
     let plan = reset_plan_states(Arc::clone(probe))?;
-    let all = Seekers::try_new(Arc::clone(&seeking), &probe.schema(), context.memory_pool())?;
-    let all = Arc::new(Mutex::new(all));
+    let none = || Seekers::try_new(Arc::clone(&seeking), &probe.schema(), context.memory_pool());
     let partitions = 0..plan.output_partitioning().partition_count();
     let tasks = partitions.map(|partition| {
         let mut rows = plan.execute(partition, Arc::clone(context))?;
-        let (seeking, all) = (Arc::clone(&seeking), Arc::clone(&all));
+        let (seeking, mut found) = (Arc::clone(&seeking), none()?);
         Ok(SpawnedTask::spawn(async move {
             while let Some(batch) = rows.next().await.transpose()? {
-                let rows = seeking.rows(&batch)?;
-                let mut all = lock(&all);
-                all.add(&rows)?;
-                if all.bytes() > most_bytes {
-                    return Ok(false);
+                found.add(&seeking.rows(&batch)?)?;
+                if found.bytes() > most_bytes {
+                    return Ok(None);
                 }
             }
-            Ok(true)
+            Ok(Some(found))
         }))
     });
     let tasks = tasks.collect::<Result<Vec<_>>>()?;
     let tasks = tasks.into_iter();
     let tasks = tasks.map(|task| joined(task, "a scan of a probe side's keys"));
-    let are_all = try_join_all(tasks).await?.into_iter().all(|fits| fits);
+    let found: Option<Vec<Seekers>> = try_join_all(tasks).await?.into_iter().collect();
     check_unchanged(probe, context).await?;
-    let all = Arc::into_inner(all).and_then(|all| all.into_inner().ok());
-    Ok(all.filter(|_| are_all))
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let mut all = none()?;
+    for found in &found {
+        all.merge(found)?;
+    }
+    Ok((all.bytes() <= most_bytes).then_some(all))
 }

@@ -11,7 +11,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::exec::range_join::reach::sought::{Residual, Side, Sought};
-use crate::exec::range_join::reach::whole_keys::numbers;
+use crate::exec::range_join::reach::whole_keys::{ends, numbers};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::comparable;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
@@ -202,16 +202,8 @@ impl Seekers {
     /// # Errors
     /// If memory does not suffice. If the equality keys are of other types.
     pub(super) fn add(&mut self, rows: &SeekingRows) -> Result<()> {
+        self.extend_ends(rows.bounds.iter().map(|b| min(b).zip(max(b))));
         let sought = &self.seeking.sought;
-        for (ends, bounds) in self.ends.iter_mut().zip(&rows.bounds) {
-            let of_rows = min(bounds).zip(max(bounds));
-            *ends = match (*ends, of_rows) {
-                (Some((least, greatest)), Some((low, high))) => {
-                    Some((least.min(low), greatest.max(high)))
-                }
-                (known, of_rows) => known.or(of_rows),
-            };
-        }
         let bounds = &rows.bounds[sought.bound];
         let mut groups = vec![0; bounds.len()];
         self.groups.add(&rows.keys, &mut groups)?;
@@ -250,6 +242,42 @@ impl Seekers {
             }
         }
         self.memory.try_resize(self.bytes())
+    }
+
+    /// Adds those of further probe rows. Not where each of these seeks rows of its own.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub(super) fn merge(&mut self, others: &Self) -> Result<()> {
+        let sought = &others.seeking.sought;
+        self.extend_ends(others.ends.iter().copied());
+        let groups = others.of_groups.len();
+        if groups == 0 {
+            return Ok(());
+        }
+        let keys = others.keys.iter().map(|parts| concatenated(parts));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        for side in 0..sought.sides.len() {
+            let farthest = others.of_groups.iter();
+            let farthest = farthest.map(|group| Some(group.first()?.missing[side].0));
+            let mut bounds = vec![Decimal128Array::new_null(groups); others.ends.len()];
+            bounds[sought.bound] = farthest.collect();
+            let keys = keys.clone();
+            self.add(&SeekingRows { keys, bounds })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the least and the greatest values of bounds of further rows into account.
+    fn extend_ends(&mut self, further: impl Iterator<Item = Option<(i128, i128)>>) {
+        for (ends, further) in self.ends.iter_mut().zip(further) {
+            *ends = match (*ends, further) {
+                (Some((least, greatest)), Some((low, high))) => {
+                    Some((least.min(low), greatest.max(high)))
+                }
+                (known, further) => known.or(further),
+            };
+        }
     }
 
     /// Estimates the bytes that they take.
@@ -322,10 +350,11 @@ impl Seekers {
             return Ok(());
         }
         let seeking = Arc::clone(&self.seeking);
-        let range_keys = numbers(&evaluated(&seeking.spec.key, batch)?)?;
-        if !self.may_seek(&range_keys) {
+        let range_keys = evaluated(&seeking.spec.key, batch)?;
+        if !self.may_seek(&range_keys)? {
             return Ok(());
         }
+        let range_keys = numbers(&range_keys)?;
         let keys = seeking.spec.on.iter().map(|(_, key)| evaluated(key, batch));
         let keys: Vec<_> = keys.collect::<Result<_>>()?;
         let groups = self.groups.find(&keys, batch.num_rows())?;
@@ -357,10 +386,10 @@ impl Seekers {
     }
 
     /// Whether a row with one of these keys may count. Most rows of a slice are within the bounds.
-    fn may_seek(&mut self, range_keys: &Decimal128Array) -> bool {
+    fn may_seek(&mut self, range_keys: &ArrayRef) -> Result<bool> {
         // Elsewhere all rows of a group are counted, or each probe row seeks rows of its own.
         if self.seeking.sought.or_without_key || self.seeking.is_by_row() {
-            return true;
+            return Ok(true);
         }
         let sides = &self.seeking.sought.sides;
         if self.number * 2 <= self.outermost.0 {
@@ -376,17 +405,17 @@ impl Seekers {
             });
             self.outermost = (self.number, outermost.collect());
         }
-        let Some((low, high)) = min(range_keys).zip(max(range_keys)) else {
-            return false;
+        let Some((low, high)) = ends(range_keys)? else {
+            return Ok(false);
         };
         let mut sides = sides.iter().zip(&self.outermost.1);
-        sides.any(|(side, bound)| {
+        Ok(sides.any(|(side, bound)| {
             if side.is_below {
                 low <= *bound
             } else {
                 high >= *bound
             }
-        })
+        }))
     }
 
     /// Drops the seekers of a group whose rows have been found.

@@ -1,11 +1,11 @@
 //! Range keys that are whole numbers of some unit: integers, decimals, dates and timestamps. Beside each there is a
 //! next one, so keys can be divided into intervals that share no end.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, PrimitiveArray};
+use arrow::compute::{cast, max, min};
+use arrow::datatypes::{
+    ArrowNumericType, DataType, Decimal128Type, Int64Type, TimeUnit, UInt64Type,
+};
 use datafusion::common::{Result, ScalarValue};
 
 /// Whether the values of a type are whole numbers of some unit.
@@ -51,34 +51,73 @@ pub(crate) fn numbers(values: &ArrayRef) -> Result<Decimal128Array> {
     })
 }
 
-/// A number as a value of such a type; `None` if it is beyond all of them.
+/// The least and the greatest number among values of such a type; `None` if all are NULL.
 ///
 /// # Errors
-/// Arrow's, if it is another type.
-pub(super) fn value(number: i128, data_type: &DataType) -> Result<Option<ScalarValue>> {
-    match data_type {
-        DataType::Decimal128(precision, scale) => {
-            let value = ScalarValue::Decimal128(Some(number), *precision, *scale);
-            return Ok(Some(value));
-        }
-        DataType::UInt64 => {
-            let value = u64::try_from(number).ok();
-            return Ok(value.map(|value| ScalarValue::UInt64(Some(value))));
-        }
-        _ => {}
+/// Arrow's, if they are of another type.
+pub(crate) fn ends(values: &ArrayRef) -> Result<Option<(i128, i128)>> {
+    fn of<T: ArrowNumericType>(values: &PrimitiveArray<T>) -> Option<(i128, i128)>
+    where
+        T::Native: Into<i128>,
+    {
+        let ends = min(values).zip(max(values))?;
+        Some((ends.0.into(), ends.1.into()))
     }
-    let number: ArrayRef = Arc::new(Int64Array::from(vec![i64::try_from(number).ok()]));
-    let number = match data_type {
-        DataType::Date32 => cast(&number, &DataType::Int32)?,
-        _ => number,
-    };
-    let value = ScalarValue::try_from_array(&cast(&number, data_type)?, 0)?;
-    Ok(Some(value).filter(|value| !value.is_null()))
+    Ok(match values.data_type() {
+        DataType::Decimal128(..) => of(values.as_primitive::<Decimal128Type>()),
+        DataType::UInt64 => of(values.as_primitive::<UInt64Type>()),
+        DataType::Date32 => ends(&cast(values, &DataType::Int32)?)?,
+        _ => of(cast(values, &DataType::Int64)?.as_primitive::<Int64Type>()),
+    })
+}
+
+/// A number as a value of such a type; `None` if it is beyond all of them, or if it is another type.
+pub(super) fn value(number: i128, data_type: &DataType) -> Option<ScalarValue> {
+    use ScalarValue as V;
+    let whole = || i64::try_from(number).ok();
+    Some(match data_type {
+        DataType::Int8 => V::Int8(Some(number.try_into().ok()?)),
+        DataType::Int16 => V::Int16(Some(number.try_into().ok()?)),
+        DataType::Int32 => V::Int32(Some(number.try_into().ok()?)),
+        DataType::Int64 => V::Int64(Some(whole()?)),
+        DataType::UInt8 => V::UInt8(Some(number.try_into().ok()?)),
+        DataType::UInt16 => V::UInt16(Some(number.try_into().ok()?)),
+        DataType::UInt32 => V::UInt32(Some(number.try_into().ok()?)),
+        DataType::UInt64 => V::UInt64(Some(number.try_into().ok()?)),
+        DataType::Decimal128(precision, scale) => V::Decimal128(Some(number), *precision, *scale),
+        DataType::Date32 => V::Date32(Some(number.try_into().ok()?)),
+        DataType::Date64 => V::Date64(Some(whole()?)),
+        DataType::Timestamp(unit, zone) => {
+            let (time, zone) = (Some(whole()?), zone.clone());
+            match unit {
+                TimeUnit::Second => V::TimestampSecond(time, zone),
+                TimeUnit::Millisecond => V::TimestampMillisecond(time, zone),
+                TimeUnit::Microsecond => V::TimestampMicrosecond(time, zone),
+                TimeUnit::Nanosecond => V::TimestampNanosecond(time, zone),
+            }
+        }
+        _ => return None,
+    })
 }
 
 /// The number of a value of such a type.
 pub(crate) fn number(value: &ScalarValue) -> Option<i128> {
-    let values = value.to_array().ok()?;
-    let numbers = is_whole_number(values.data_type()).then(|| numbers(&values).ok())??;
-    numbers.is_valid(0).then(|| numbers.value(0))
+    use ScalarValue as V;
+    Some(match value {
+        V::Int8(number) => (*number)?.into(),
+        V::Int16(number) => (*number)?.into(),
+        V::Int32(number) | V::Date32(number) => (*number)?.into(),
+        V::Int64(number)
+        | V::Date64(number)
+        | V::TimestampSecond(number, _)
+        | V::TimestampMillisecond(number, _)
+        | V::TimestampMicrosecond(number, _)
+        | V::TimestampNanosecond(number, _) => (*number)?.into(),
+        V::UInt8(number) => (*number)?.into(),
+        V::UInt16(number) => (*number)?.into(),
+        V::UInt32(number) => (*number)?.into(),
+        V::UInt64(number) => (*number)?.into(),
+        V::Decimal128(number, ..) => (*number)?,
+        _ => return None,
+    })
 }

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow::compute::kernels::boolean::and;
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::{filter, take};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::cast::as_boolean_array;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::datasource::listing::PartitionedFile;
@@ -19,11 +19,18 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::plan_key::ScanPlan;
 use crate::exec::range_join::bounds::wrapped_bound;
-use crate::exec::range_join::reach::intervals::{End, Interval, Intervals, MAX_FINE_INTERVALS};
+use crate::exec::range_join::reach::intervals::{
+    End, Interval, Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS,
+};
 use crate::exec::range_join::reach::key_set::KeySet;
-use crate::exec::range_join::reach::whole_keys::number;
+use crate::exec::range_join::reach::whole_keys::{is_whole_number, number};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
+use rmq_arrow::common::ordered_type::value_type;
+use rmq_arrow::common::row_number::row_number;
+use rmq_arrow::common::workers::Workers;
+use rmq_arrow::sorted::groups::Groups;
+use rmq_arrow::sorted::id_table::NO_GROUP;
 use rmq_engine::Comparison;
 
 /// An equality key with more values is not compared with them.
@@ -44,9 +51,13 @@ pub(crate) struct Reach {
 struct Among {
     /// Its number.
     key: usize,
-    /// The values, as [`KeyOrder`] encodes them.
+    /// The column.
+    on: PhysicalExprRef,
+    /// The values, as rows are compared with them.
+    groups: Arc<Groups>,
+    /// The same, as [`KeyOrder`] encodes them.
     known: Arc<HashSet<Box<[u8]>>>,
-    /// The comparison with all of them.
+    /// The comparison with all of them, by which scans prune.
     condition: PhysicalExprRef,
 }
 
@@ -54,17 +65,31 @@ struct Among {
 #[derive(Debug)]
 struct ReachBuilder {
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    intervals: Intervals,
+    windows: Windows,
     /// The values of each equality key, while there are few.
     values: Vec<Option<KeyValues>>,
+}
+
+/// Windows, merged as they come.
+#[derive(Debug)]
+enum Windows {
+    /// Of keys that are whole numbers of this type, closed at both ends, in at most about so many intervals.
+    Whole {
+        keys: KeySet,
+        data_type: DataType,
+        most: usize,
+    },
+    Any(Intervals),
 }
 
 /// The values of an equality key.
 #[derive(Debug)]
 struct KeyValues {
     order: KeyOrder,
-    known: HashSet<Box<[u8]>>,
+    groups: Groups,
+    /// The values of the groups, and the same as `order` encodes them.
     values: Vec<ScalarValue>,
+    known: HashSet<Box<[u8]>>,
 }
 
 /// Whether the windows of a join have a reach: they are all that rows are matched by. Prevailing rows are in no window:
@@ -136,15 +161,91 @@ pub(crate) async fn reach_of(
     reach.await.ok().flatten()
 }
 
-impl ReachBuilder {
-    /// Of a join whose build side has this schema, and whose windows have a reach.
+impl Windows {
+    /// None yet, of a join whose keys are of this type, of which at most `most` intervals will be wanted.
     ///
     /// # Errors
     /// If the range key has no order.
-    fn try_new(spec: &Arc<RangeJoinSpec<PhysicalExprRef>>, build: &Schema) -> Result<Self> {
+    fn none(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        data_type: DataType,
+        most: usize,
+    ) -> Result<Self> {
+        let mut bounds = spec.bounds.iter();
+        let is_wrapped = bounds.any(|(_, bound)| wrapped_bound(bound).is_some());
+        if is_wrapped || !are_closed(spec) || !is_whole_number(&data_type) {
+            return Ok(Self::Any(Intervals::of_type(&data_type)?));
+        }
+        Ok(Self::Whole {
+            keys: KeySet::default(),
+            data_type,
+            most: MAX_INTERVALS.min(most.saturating_mul(8)),
+        })
+    }
+
+    /// Adds those of a batch, given by the values of all bounds. Returns for each row whether it has one.
+    ///
+    /// # Errors
+    /// If a bound is of another type than the keys.
+    fn add(&mut self, bounds: &[(Comparison, ArrayRef)]) -> Result<Vec<bool>> {
+        match self {
+            Self::Any(intervals) => intervals.add(bounds),
+            Self::Whole {
+                keys,
+                data_type,
+                most,
+            } => {
+                let has_window = keys.add_windows(bounds, data_type)?;
+                if keys.len() > *most {
+                    // To so few that the next batch does not exceed them at once.
+                    *keys = std::mem::take(keys).with_gaps(*most / 2);
+                }
+                Ok(has_window)
+            }
+        }
+    }
+
+    /// Whether they are too much.
+    ///
+    /// # Errors
+    /// If the range key has no order.
+    fn are(&self, too_much: impl Fn(&Intervals) -> bool) -> Result<bool> {
+        Ok(match self {
+            Self::Any(intervals) => too_much(intervals),
+            Self::Whole {
+                keys, data_type, ..
+            } => too_much(&keys.intervals(data_type)?),
+        })
+    }
+
+    /// At most this many intervals, the smallest gaps between which are closed.
+    ///
+    /// # Errors
+    /// If the range key has no order.
+    fn finish(self, most: usize) -> Result<Intervals> {
+        match self {
+            Self::Any(intervals) => Ok(intervals.finish(most)),
+            Self::Whole {
+                keys, data_type, ..
+            } => keys.with_gaps(most).intervals(&data_type),
+        }
+    }
+}
+
+impl ReachBuilder {
+    /// Of a join whose build side has this schema, and whose windows have a reach, of which at most `most` intervals
+    /// will be wanted.
+    ///
+    /// # Errors
+    /// If the range key has no order.
+    fn try_new(
+        spec: &Arc<RangeJoinSpec<PhysicalExprRef>>,
+        build: &Schema,
+        most: usize,
+    ) -> Result<Self> {
         Ok(Self {
             spec: Arc::clone(spec),
-            intervals: Intervals::of_type(&spec.key.data_type(build)?)?,
+            windows: Windows::none(spec, spec.key.data_type(build)?, most)?,
             values: KeyValues::of_join(spec, build)?,
         })
     }
@@ -160,12 +261,12 @@ impl ReachBuilder {
             Ok((*comparison, values))
         });
         let bounds: Vec<_> = bounds.collect::<Result<_>>()?;
-        let mut has_window = self.intervals.add(&bounds)?;
+        let mut has_window = self.windows.add(&bounds)?;
         let wrapped = self.spec.bounds.iter();
         for wrapped in wrapped.filter_map(|(_, bound)| wrapped_bound(bound)) {
             // All keys beyond the limit, although other bounds may exclude some.
             let limits = wrapped.limits(batch, || vec![true; rows])?;
-            let has_wrapped = self.intervals.add(&[(wrapped.comparison(), limits)])?;
+            let has_wrapped = self.windows.add(&[(wrapped.comparison(), limits)])?;
             for (has, is_wrapped) in has_window.iter_mut().zip(has_wrapped) {
                 *has |= is_wrapped;
             }
@@ -198,26 +299,36 @@ impl KeyValues {
     fn of_type(data_type: &DataType) -> Result<Self> {
         Ok(Self {
             order: KeyOrder::try_new(data_type)?,
-            known: HashSet::new(),
+            groups: Groups::try_new(&[value_type(data_type)])?,
             values: vec![],
+            known: HashSet::new(),
         })
     }
 
     /// Adds the values of the rows that have a window. Returns whether all are few.
     fn add(&mut self, keys: &ArrayRef, has_window: &[bool]) -> Result<bool> {
-        let rows = self.order.encode(keys)?;
-        let nulls = keys.logical_nulls();
-        for (row, _) in has_window.iter().enumerate().filter(|(_, has)| **has) {
-            let key = rows.row(row).data();
-            let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-            if is_null || self.known.contains(key) {
-                continue;
+        let mut keys = Arc::clone(keys);
+        if has_window.contains(&false) {
+            keys = filter(&keys, &BooleanArray::from(has_window.to_vec()))?;
+        }
+        let mut groups = vec![NO_GROUP; keys.len()];
+        self.groups.add(&[Arc::clone(&keys)], &mut groups)?;
+        if self.groups.len() > MAX_VALUES {
+            return Ok(false);
+        }
+        // New groups are numbered as they come. NULL has none.
+        let mut new = vec![];
+        for (row, group) in groups.into_iter().enumerate() {
+            if group as usize == self.values.len() + new.len() {
+                new.push(row_number(row)?);
             }
-            if self.known.len() == MAX_VALUES {
-                return Ok(false);
-            }
-            self.known.insert(key.into());
-            self.values.push(ScalarValue::try_from_array(keys, row)?);
+        }
+        let new = take(&keys, &UInt32Array::from(new), None)?;
+        let encoded = self.order.encode(&new)?;
+        self.known
+            .extend(encoded.iter().map(|row| row.data().into()));
+        for row in 0..new.len() {
+            self.values.push(ScalarValue::try_from_array(&new, row)?);
         }
         Ok(true)
     }
@@ -233,12 +344,17 @@ impl Reach {
     ) -> Result<Self> {
         let among = spec.on.iter().zip(values).enumerate();
         let among = among.filter_map(|(key, ((_, on), values))| Some((key, on, values?)));
-        let among = among.map(|(key, on, KeyValues { known, values, .. })| {
-            let values = values.into_iter().map(literal).collect();
+        let among = among.map(|(key, on, values)| {
+            // Merged, although it is one part, as look-ups are prepared by that.
+            let workers = Workers::new(1, &|| Ok(()));
+            let (groups, _) = Groups::merge(vec![values.groups], workers)?;
+            let (on, literals) = (Arc::clone(on), values.values.into_iter().map(literal));
             Ok(Among {
                 key,
-                known: Arc::new(known),
-                condition: in_list(Arc::clone(on), values, &false, build)?,
+                groups: Arc::new(groups),
+                known: Arc::new(values.known),
+                condition: in_list(Arc::clone(&on), literals.collect(), &false, build)?,
+                on,
             })
         });
         Ok(Self {
@@ -282,20 +398,20 @@ impl Reach {
         is_too_much: impl Fn(&Intervals) -> bool,
         check: impl Fn() -> Result<()>,
     ) -> Result<Option<Self>> {
-        let mut builder = ReachBuilder::try_new(spec, build)?;
+        let mut builder = ReachBuilder::try_new(spec, build, most_intervals)?;
         // To look takes as long as to add some rows, so it is done less and less often.
         let mut next_look = 1;
         for (number, batch) in (1..).zip(batches) {
             check()?;
             builder.add(batch)?;
             if number >= next_look {
-                if is_too_much(&builder.intervals) {
+                if builder.windows.are(&is_too_much)? {
                     return Ok(None);
                 }
                 next_look += 1 + number / 8;
             }
         }
-        let intervals = builder.intervals.finish(most_intervals);
+        let intervals = builder.windows.finish(most_intervals)?;
         Self::try_new(spec, intervals, builder.values, build).map(Some)
     }
 
@@ -394,8 +510,7 @@ impl Reach {
         &self.intervals
     }
 
-    /// Whether each row of a batch of the build side is reached: true, or else false or NULL. Equality keys are
-    /// compared in the rows whose range key is in an interval.
+    /// Whether each row of a batch of the build side is reached.
     ///
     /// # Errors
     /// Those of the comparisons.
@@ -403,10 +518,14 @@ impl Reach {
         let keys = self.key_of(batch)?;
         let mut reached = self.intervals.contain(&keys)?;
         for among in &self.among {
-            let is_among = among.condition.evaluate_selection(batch, &reached)?;
-            let is_among = is_among.into_array(batch.num_rows())?;
-            // NULL or false where nothing was selected.
-            reached = and(&reached, as_boolean_array(&is_among)?)?;
+            // Most batches have no key in an interval, or most of them are.
+            if !reached.has_true() {
+                break;
+            }
+            let keys = among.on.evaluate(batch)?.into_array(batch.num_rows())?;
+            let groups = among.groups.find(&[keys], batch.num_rows())?;
+            let is_among = BooleanBuffer::collect_bool(groups.len(), |row| groups[row] != NO_GROUP);
+            reached = BooleanArray::new(reached.values() & &is_among, None);
         }
         Ok(reached)
     }
@@ -494,9 +613,9 @@ mod tests {
             aggregates: vec![],
             metadata: BTreeMap::new(),
         });
-        // Each batch has one window more.
+        // Each batch has one window more, with a gap before it.
         let batches = (0..100).map(|a| {
-            let a: ArrayRef = Arc::new(Int64Array::from(vec![a]));
+            let a: ArrayRef = Arc::new(Int64Array::from(vec![2 * a]));
             RecordBatch::try_from_iter([("a", a)]).unwrap()
         });
         let batches: Vec<_> = batches.collect();

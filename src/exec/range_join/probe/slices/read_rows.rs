@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::{filter_record_batch, max, min};
+use arrow::compute::filter_record_batch;
 use datafusion::common::Result;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -28,7 +28,7 @@ use crate::exec::range_join::probe::slices::sliced_build::SlicedBuild;
 use crate::exec::range_join::probe::slicing::part_of;
 use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
-use crate::exec::range_join::reach::whole_keys::numbers;
+use crate::exec::range_join::reach::whole_keys::ends;
 use crate::exec::range_join::reach::window_reach::Reach;
 use rmq_arrow::common::array_bytes::arrays_bytes;
 
@@ -125,8 +125,7 @@ impl ReadRows {
             return Ok(false);
         };
         for batch in batches {
-            let keys = numbers(&known.key_of(&batch)?)?;
-            if let Some(ends) = min(&keys).zip(max(&keys)) {
+            if let Some(ends) = ends(&known.key_of(&batch)?)? {
                 self.batches.push((batch, ends));
             }
         }
