@@ -14,14 +14,16 @@
 //! A tree is built, and asked, for many nodes or ranges at once where the function has an accumulator for groups.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
-use arrow::compute::{concat, take_arrays};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::concat;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::states::aggregated_ranges::{AggregatedRanges, Method, Output, RangeParts};
 use crate::states::aggregated_rows::{AggregatedRows, ReadRows};
+use crate::states::node_states::NodeStates;
 use rmq_arrow::common::array_bytes::array_bytes;
 use rmq_arrow::common::row_number::{row_number, row_range};
 use rmq_arrow::common::workers::Workers;
@@ -32,8 +34,11 @@ const MIN_BLOCKS: usize = 8;
 /// The bytes of a state for each row of its block: states of more take about as much as the rows.
 const BYTES_A_ROW: usize = 8;
 
-/// The blocks that are considered: those of variances, and those of sketches of distinct values (16 KiB).
-const BLOCK_ROWS: Range<u32> = 4..14;
+/// The blocks that are considered: those of correlations, and those of sketches of distinct values (16 KiB).
+const BLOCK_ROWS: Range<u32> = 3..14;
+
+/// Whether states grow with the rows, blocks of fewer rows do not tell: sketches list the first ones.
+const TELLING_ROWS: usize = 16;
 
 /// The bytes of the states that are merged at a time, about.
 const BYTES_AT_A_TIME: usize = 1 << 18;
@@ -44,8 +49,8 @@ const STATES_OF_A_RANGE: usize = 20;
 /// The most levels: there are fewer than 2^32 rows.
 const MAX_LEVELS: usize = 32;
 
-/// The nodes that one thread computes at a time.
-const NODES_AT_A_TIME: usize = 256;
+/// The nodes that one thread computes at a time: a part of a level.
+const NODES_AT_A_TIME: usize = 512;
 
 /// The blocks that rows are divided into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +78,8 @@ impl Blocks {
                 states.try_fold(0, |most, bytes| Ok(most.max(bytes?)))
             };
             let (one, several) = (bytes(length).ok()?, bytes(longer).ok()?);
-            if several >= MIN_BLOCKS * 3 / 4 * one.max(1) {
-                // They grow with the rows, and not only at first, as those of sketches.
+            let grow = several >= MIN_BLOCKS * 3 / 4 * one.max(1);
+            if grow && length >= TELLING_ROWS {
                 return None;
             }
             if one <= BYTES_A_ROW * length && several < 2 * one.max(1) {
@@ -128,6 +133,28 @@ fn state_bytes(aggregated: &dyn AggregatedRows, rows: Range<usize>) -> Result<us
         .sum())
 }
 
+/// The states of consecutive nodes of a level, which is in parts.
+///
+/// # Errors
+/// Arrow's.
+fn nodes_within(parts: &[ArrayRef], nodes: Range<usize>) -> Result<ArrayRef> {
+    let first = nodes.start / NODES_AT_A_TIME;
+    let within = (first..).zip(&parts[first..]);
+    let within = within.map(|(number, part)| {
+        let start = nodes.start.saturating_sub(number * NODES_AT_A_TIME);
+        let end = nodes.end.saturating_sub(number * NODES_AT_A_TIME);
+        part.slice(start, end.min(part.len()) - start)
+    });
+    let parts = nodes.end.div_ceil(NODES_AT_A_TIME) - first;
+    let within: Vec<ArrayRef> = within.take(parts).collect();
+    match within.as_slice() {
+        [only] => Ok(Arc::clone(only)),
+        several => Ok(concat(
+            &several.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
+        )?),
+    }
+}
+
 /// The nodes of one level.
 #[derive(Debug, Clone, Copy)]
 struct Level {
@@ -150,8 +177,8 @@ pub(crate) struct StateTree {
     blocks: Blocks,
     over: Range<usize>,
     levels: Vec<Level>,
-    /// The fields of the states, those of the leaves first.
-    states: Vec<ArrayRef>,
+    /// Those of the leaves first.
+    states: NodeStates,
 }
 
 impl StateTree {
@@ -201,7 +228,7 @@ impl StateTree {
     ) -> Result<Self> {
         let mut nodes = over.clone();
         let mut first_below = 0;
-        let mut built: Vec<ArrayRef> = vec![];
+        let mut built: Vec<Vec<ArrayRef>> = vec![];
         let (mut levels, mut position) = (vec![], 0);
         while !nodes.is_empty() {
             let below = built.last();
@@ -224,7 +251,8 @@ impl StateTree {
                             after: 0..0,
                         });
                         let children = children.collect();
-                        let states = below.slice(2 * part.start - first_below, 2 * part.len());
+                        let start = 2 * part.start - first_below;
+                        let states = nodes_within(below, start..start + 2 * part.len())?;
                         let states = states.as_struct().columns().to_vec();
                         let no_rows = ReadRows::new(aggregated, workers.threads() > 1);
                         let no_rows = no_rows.complete()?;
@@ -233,43 +261,31 @@ impl StateTree {
                 };
                 nodes.aggregate(&Output::State, &|_| Ok(()))
             })?;
-            let level = concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
             levels.push(Level {
                 first: row_number(nodes.start)?,
                 position: row_number(position)?,
             });
-            position += level.len();
-            built.push(level);
+            position += nodes.len();
+            built.push(parts);
             first_below = nodes.start;
             nodes = nodes.start.div_ceil(2)..nodes.end / 2;
         }
-        let fields = built
-            .first()
-            .map_or(0, |level| level.as_struct().num_columns());
-        let states = (0..fields).map(|field| {
-            let levels = built
-                .iter()
-                .map(|level| level.as_struct().column(field).as_ref());
-            concat(&levels.collect::<Vec<_>>())
-        });
-        let states = states.collect::<Result<_, _>>()?;
         Ok(Self {
             blocks,
             over,
             levels,
-            states,
+            states: NodeStates::of_parts(&built.concat(), workers)?,
         })
     }
 
     /// The bytes of all states.
     pub(crate) fn bytes(&self) -> usize {
-        self.states.iter().map(|field| array_bytes(field)).sum()
+        self.states.bytes()
     }
 
     /// How many ranges [`Self::cover`] should be asked for at a time, for their states to stay in the cache.
     pub(crate) fn ranges_at_a_time(&self) -> usize {
-        let states = self.states.first().map_or(0, Array::len);
-        let bytes = STATES_OF_A_RANGE * self.bytes() / states.max(1);
+        let bytes = STATES_OF_A_RANGE * self.bytes() / self.states.len().max(1);
         (BYTES_AT_A_TIME / bytes.max(1)).max(1)
     }
 
@@ -338,10 +354,9 @@ impl StateTree {
         for parts in &mut covered {
             parts.after = rows.add(parts.after.clone())?;
         }
-        let states = take_arrays(&self.states, &UInt32Array::from(nodes), None)?;
         Ok(AggregatedRanges::new(
             rows.complete()?,
-            states,
+            self.states.take(nodes)?,
             covered,
             method,
         ))

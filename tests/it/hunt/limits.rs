@@ -108,6 +108,10 @@ const LIMITS: &[(&str, &str)] = &[
         "too little memory for DataFusion's nested loop join",
     ),
     (
+        "TopK dynamic filter emitter completed more times than expected",
+        "too little memory for DataFusion's nested loop join",
+    ),
+    (
         "Left side produced no data to spill",
         "too little memory for DataFusion's nested loop join",
     ),

@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(found.expect("no error").len(), 1);
         let metrics = pool.metrics();
         let peak = metrics.iter().map(|metrics| metrics.peak).max();
-        // A state has six numbers, and a block 16 rows.
-        let leaves = usize::try_from(rows).expect("not negative") / 16 * 6 * 8;
+        // A state has six numbers, and a block 8 rows.
+        let leaves = usize::try_from(rows).expect("not negative") / 8 * 6 * 8;
         assert!(peak >= Some(leaves), "{peak:?} of {leaves}");
         assert_eq!(pool.reserved(), 0);
     }
