@@ -14,13 +14,21 @@ pub struct IdMap<K> {
     /// A direct-mapped cache of recent keys and their ids: with few distinct keys most look-ups hit it, which is faster
     /// than the table.
     recent: Vec<(K, u32)>,
+    /// The bits of a hash below those of the slot in the cache.
+    shift: u32,
     /// The number of look-ups before the cache was allocated.
     lookups: usize,
 }
 
-/// The entries of the cache, a power of two. It is allocated after this many look-ups, and used up to this many
-/// distinct keys.
-const RECENT: usize = 1 << 12;
+/// The entries of the cache at first, a power of two. It is allocated after this many look-ups.
+const FIRST_RECENT: usize = 1 << 12;
+
+/// The most entries, a power of two. The cache is used up to this many distinct keys.
+const MAX_RECENT: usize = 1 << 14;
+
+/// The entries for each key, so that few share one. A second key in each entry instead takes longer, as both are
+/// compared each time.
+const RECENT_A_KEY: usize = 64;
 
 /// An integer key.
 pub trait IntKey: Copy + Default + Hash + Eq + Send + Sync {
@@ -48,6 +56,7 @@ impl<K> Default for IdMap<K> {
         Self {
             ids: HashMap::default(),
             recent: vec![],
+            shift: 0,
             lookups: 0,
         }
     }
@@ -59,17 +68,31 @@ impl<K: IntKey> IdMap<K> {
     #[inline(never)]
     fn add_to_table(&mut self, key: K, next: u32) -> u32 {
         let id = *self.ids.entry(key).or_insert(next);
-        if self.ids.len() > RECENT {
+        if self.ids.len() > MAX_RECENT {
             self.recent = vec![];
-        } else if let Some(recent) = self.recent.get_mut(slot(key)) {
+        } else if (1..MAX_RECENT.min(4 * self.ids.len())).contains(&self.recent.len()) {
+            self.fill_cache(MAX_RECENT);
+        } else if let Some(recent) = self.recent.get_mut(slot(key, self.shift)) {
             *recent = (key, id);
         } else {
             self.lookups += 1;
-            if self.lookups == RECENT {
-                self.recent = vec![(K::default(), NO_GROUP); RECENT];
+            if self.lookups == FIRST_RECENT {
+                self.fill_cache(FIRST_RECENT);
             }
         }
         id
+    }
+
+    /// A cache of this many entries, a power of two and not 1.
+    fn fill_cache(&mut self, entries: usize) {
+        self.recent = vec![(K::default(), NO_GROUP); entries];
+        self.shift = u64::BITS - entries.ilog2();
+        // Frequent keys come early, and are not displaced by those that came after them.
+        let mut keys: Vec<(K, u32)> = self.entries().collect();
+        keys.sort_unstable_by_key(|(_, id)| std::cmp::Reverse(*id));
+        for (key, id) in keys {
+            self.recent[slot(key, self.shift)] = (key, id);
+        }
     }
 
     /// The keys and their ids, in no order.
@@ -103,7 +126,7 @@ impl<K: IntKey> IdTable for IdMap<K> {
 
     #[inline]
     fn cached(&self, key: K) -> Option<u32> {
-        let (recent, id) = self.recent.get(slot(key))?;
+        let (recent, id) = self.recent.get(slot(key, self.shift))?;
         (*recent == key && *id != NO_GROUP).then_some(*id)
     }
 
@@ -138,12 +161,9 @@ impl<K: IntKey> IdTable for IdMap<K> {
 
     fn finish(&mut self) {
         self.recent = vec![];
-        if self.ids.len() <= RECENT {
-            let mut recent = vec![(K::default(), NO_GROUP); RECENT];
-            for (key, id) in self.entries() {
-                recent[slot(key)] = (key, id);
-            }
-            self.recent = recent;
+        if self.ids.len() <= MAX_RECENT {
+            let entries = (RECENT_A_KEY * self.ids.len()).next_power_of_two();
+            self.fill_cache(entries.clamp(RECENT_A_KEY, MAX_RECENT));
         }
     }
 }
@@ -151,6 +171,6 @@ impl<K: IntKey> IdTable for IdMap<K> {
 /// The slot of a key in the cache.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the shift leaves few bits")]
-fn slot<K: IntKey>(key: K) -> usize {
-    (IdMap::<K>::hash(key) >> (64 - RECENT.ilog2())) as usize
+fn slot<K: IntKey>(key: K, shift: u32) -> usize {
+    (IdMap::<K>::hash(key) >> shift) as usize
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
 use arrow::buffer::BooleanBuffer;
@@ -36,6 +37,12 @@ use rmq_engine::Comparison;
 /// An equality key with more values is not compared with them.
 const MAX_VALUES: usize = 1000;
 
+/// How many rows tell whether few have other values of an equality key.
+const TELLING_ROWS: usize = 1 << 16;
+
+/// Few are less than this part.
+const LEAST_PART: usize = 8;
+
 /// The rows of a build side that the windows of a probe side can reach: those whose range key is in an interval, and
 /// whose equality keys have values of the probe side.
 #[derive(Debug)]
@@ -59,6 +66,8 @@ struct Among {
     known: Arc<HashSet<Box<[u8]>>>,
     /// The comparison with all of them, by which scans prune.
     condition: PhysicalExprRef,
+    /// The rows that were compared, and those that were not among the values.
+    compared: Arc<[AtomicUsize; 2]>,
 }
 
 /// The reach of windows that are added batch by batch.
@@ -355,6 +364,7 @@ impl Reach {
                 known: Arc::new(values.known),
                 condition: in_list(Arc::clone(&on), literals.collect(), &false, build)?,
                 on,
+                compared: Arc::default(),
             })
         });
         Ok(Self {
@@ -510,7 +520,8 @@ impl Reach {
         &self.intervals
     }
 
-    /// Whether each row of a batch of the build side is reached.
+    /// Whether each row of a batch of the build side is reached. Rows with other equality keys may be, too, where these
+    /// are so few that to compare all takes longer than to sort them: no probe row matches them.
     ///
     /// # Errors
     /// Those of the comparisons.
@@ -522,9 +533,17 @@ impl Reach {
             if !reached.has_true() {
                 break;
             }
+            let [compared, others] = among.compared.as_ref();
+            let (rows, of_others) = [compared, others].map(|n| n.load(Ordering::Relaxed)).into();
+            if rows >= TELLING_ROWS && of_others < rows / LEAST_PART {
+                continue;
+            }
             let keys = among.on.evaluate(batch)?.into_array(batch.num_rows())?;
             let groups = among.groups.find(&[keys], batch.num_rows())?;
             let is_among = BooleanBuffer::collect_bool(groups.len(), |row| groups[row] != NO_GROUP);
+            compared.fetch_add(is_among.len(), Ordering::Relaxed);
+            let count = is_among.len() - is_among.count_set_bits();
+            others.fetch_add(count, Ordering::Relaxed);
             reached = BooleanArray::new(reached.values() & &is_among, None);
         }
         Ok(reached)
@@ -590,7 +609,6 @@ fn any(mut conditions: Vec<PhysicalExprRef>) -> Option<PhysicalExprRef> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use arrow::array::Int64Array;
     use arrow::datatypes::Field;
