@@ -47,6 +47,14 @@ const QUERIES: &[(&[(&str, &str)], &str)] = &[
         &[],
         "SELECT id, v FROM (SELECT id, v FROM sorted ORDER BY id LIMIT 500) ORDER BY v DESC LIMIT 3",
     ),
+    // Row groups that do not lower MIN may have the value of MAX.
+    (
+        &[
+            ("datafusion.execution.batch_size", "50"),
+            ("datafusion.optimizer.repartition_file_min_size", "0"),
+        ],
+        "SELECT min(id), max(v + 1) FROM sorted",
+    ),
     // A projection below a filter with a projection of its own.
     (
         &[],

@@ -10,8 +10,8 @@
 //!
 //! A column of a filter is found in an input by its name: the first one with the name, or the last one of a projection.
 //! A filter on a column whose name another one has, too, stays above. So do filters and orders above a limit: a scan
-//! would filter before it, or begin at its other end. Guards are put into a plan before such a rule runs, and taken out
-//! behind it.
+//! would filter before it, or begin at its other end. `min(k), max(v + 1)` would skip all rows that do not lower
+//! `min(k)`. Guards are put into a plan before such a rule runs, and taken out behind it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,6 +25,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::filter_pushdown::{
     ChildFilterDescription, FilterDescription, FilterPushdownPhase,
@@ -58,9 +59,22 @@ pub(crate) fn optimize_guarded(
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let guarded = plan.transform_up(|plan| {
-        Ok(match guard(&plan) {
-            Some(guard) => Transformed::yes(Arc::new(GuardExec { input: plan, guard }) as _),
+        let plan = match skips_rows_of_others(&plan) {
+            Some(input) => {
+                let guard = Guard::Filters {
+                    but: HashSet::new(),
+                };
+                let input = Arc::new(GuardExec { input, guard });
+                let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+                Transformed::yes(plan.replace_children(vec![input], options)?)
+            }
             None => Transformed::no(plan),
+        };
+        plan.transform_data(|plan| {
+            Ok(match guard(&plan) {
+                Some(guard) => Transformed::yes(Arc::new(GuardExec { input: plan, guard }) as _),
+                None => Transformed::no(plan),
+            })
         })
     })?;
     let optimized = rule.optimize(guarded.data, config)?;
@@ -74,6 +88,18 @@ pub(crate) fn optimize_guarded(
         })
     })?;
     Ok(bare.data)
+}
+
+/// The input of an aggregate without groups that would skip the rows which change no minimum or maximum of a column,
+/// although it has one of an expression, too.
+fn skips_rows_of_others(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let aggregate = plan.downcast_ref::<AggregateExec>()?;
+    if aggregate.dynamic_expressions_produced().is_empty() {
+        return None;
+    }
+    let mut arguments = aggregate.aggr_expr().iter().map(|a| a.expressions());
+    let has_others = arguments.any(|arguments| !arguments.iter().all(|a| a.is::<Column>()));
+    has_others.then(|| Arc::clone(aggregate.input()))
 }
 
 /// The guard against filters that an operator would evaluate for another column, or before its limit.
