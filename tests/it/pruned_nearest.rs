@@ -20,7 +20,7 @@ use rmq_testing::{Random, cases_with_queries, is_usual};
 const CASES: usize = 240;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 2] = [7401670113229467263, 745773478048735981];
+const FAILED: [u64; 3] = [7401670113229467263, 745773478048735981, 262876002420881294];
 
 /// Queries over the same pair of tables.
 const QUERIES: usize = 8;

@@ -117,8 +117,9 @@ impl Intervals {
                 .encode(&ScalarValue::iter_to_array(values)?)?;
             let mut rows = rows.iter();
             let ends = ends.into_iter().map(|value| {
-                let (value, row) = value.zip(rows.next())?;
-                let bytes = row.data().into();
+                // An end without a value has no row.
+                let value = value?;
+                let bytes = rows.next()?.data().into();
                 Some(End { bytes, value })
             });
             Ok(ends.collect())
@@ -418,5 +419,30 @@ pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
             }
             None => None,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    #[test]
+    fn intervals_without_an_end_are_those_of_their_other_end() {
+        let end = |end: Option<i64>| end.map(|end| ScalarValue::Int64(Some(end)));
+        let ends = [(None, Some(2)), (Some(5), Some(6)), (Some(9), None)];
+        let ends = ends.map(|(low, high)| (end(low), end(high)));
+        let intervals = Intervals::of_disjoint(&DataType::Int64, ends.to_vec()).expect("integers");
+        assert_eq!(intervals.all().len(), 3);
+        for (interval, (low, high)) in intervals.all().iter().zip(&ends) {
+            assert_eq!(interval.ends(), (low.as_ref(), high.as_ref()));
+        }
+        let keys: ArrayRef = Arc::new((0..12).collect::<Int64Array>());
+        let contained = intervals.contain(&keys).expect("integers");
+        let expected = (0..12).map(|key| Some(key <= 2 || (5..=6).contains(&key) || key >= 9));
+        assert_eq!(contained, expected.collect::<BooleanArray>());
     }
 }
