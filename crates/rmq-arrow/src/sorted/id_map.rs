@@ -68,9 +68,10 @@ impl<K: IntKey> IdMap<K> {
     #[inline(never)]
     fn add_to_table(&mut self, key: K, next: u32) -> u32 {
         let id = *self.ids.entry(key).or_insert(next);
-        if self.ids.len() > MAX_RECENT {
+        let (keys, entries) = (self.ids.len(), self.recent.len());
+        if keys > MAX_RECENT {
             self.recent = vec![];
-        } else if (1..MAX_RECENT.min(4 * self.ids.len())).contains(&self.recent.len()) {
+        } else if entries == FIRST_RECENT && keys > FIRST_RECENT / 4 {
             self.fill_cache(MAX_RECENT);
         } else if let Some(recent) = self.recent.get_mut(slot(key, self.shift)) {
             *recent = (key, id);

@@ -235,17 +235,23 @@ impl Intervals {
     /// Closes the smallest gaps, until there are at most `most` intervals.
     fn close_gaps(&mut self, most: usize) {
         self.encoded.take();
-        let closed = self.gaps_to_close(most);
-        self.all = with_closed(std::mem::take(&mut self.all).into_iter(), &closed);
+        let gaps = self.gaps();
+        let all = std::mem::take(&mut self.all).into_iter();
+        self.all = with_smallest_gaps(all, gaps, most, Interval::take_end);
     }
 
     /// At most `most` intervals that cover all of these: the smallest gaps between them are closed.
     pub(crate) fn at_most(&self, most: usize) -> Vec<Interval> {
-        with_closed(self.all.iter().cloned(), &self.gaps_to_close(most))
+        with_smallest_gaps(
+            self.all.iter().cloned(),
+            self.gaps(),
+            most,
+            Interval::take_end,
+        )
     }
 
-    /// For each interval whether the gap before it is to be closed, for at most `most` to be left.
-    fn gaps_to_close(&self, most: usize) -> Vec<bool> {
+    /// About how many keys are between two intervals.
+    fn gaps(&self) -> Vec<f64> {
         let pairs = self.all.windows(2);
         let gaps = pairs.map(|pair| match (&pair[0].high, &pair[1].low) {
             (Some(high), Some(low)) => number(&low.value).zip(number(&high.value)),
@@ -253,7 +259,7 @@ impl Intervals {
         });
         // Of keys that are no numbers, any gap may be the smallest.
         let gaps = gaps.map(|gap| gap.map_or(0.0, |(low, high)| low - high));
-        smallest_gaps(gaps.collect(), most)
+        gaps.collect()
     }
 }
 
@@ -270,32 +276,32 @@ pub(super) fn comparable_with(values: &ArrayRef, keys: &DataType) -> Result<Arra
     Ok(values)
 }
 
-/// For each interval whether the gap before it is among the smallest, which are closed for at most `most` intervals to
-/// be left. There is a gap before each interval except the first.
-pub(super) fn smallest_gaps(gaps: Vec<f64>, most: usize) -> Vec<bool> {
-    let mut closed = vec![false; gaps.len() + 1];
-    let smallest = closed.len().saturating_sub(most);
+/// At most `most` intervals that cover all of these, between which there are these gaps: `join` makes two of them one
+/// where the gap is among the smallest.
+pub(super) fn with_smallest_gaps<T>(
+    all: impl Iterator<Item = T>,
+    gaps: Vec<f64>,
+    most: usize,
+    join: impl Fn(&mut T, T),
+) -> Vec<T> {
+    let mut is_closed = vec![false; gaps.len() + 1];
+    let smallest = is_closed.len().saturating_sub(most);
     let mut gaps: Vec<(usize, f64)> = gaps.into_iter().enumerate().collect();
     if smallest < gaps.len() {
         gaps.select_nth_unstable_by(smallest, |(_, a), (_, b)| a.total_cmp(b));
         gaps.truncate(smallest);
     }
     for (gap, _) in gaps {
-        closed[gap + 1] = true;
+        is_closed[gap + 1] = true;
     }
-    closed
-}
-
-/// The intervals, each of which is one with the interval before it if that is said to be `closed`.
-fn with_closed(all: impl Iterator<Item = Interval>, closed: &[bool]) -> Vec<Interval> {
-    let mut merged: Vec<Interval> = vec![];
-    for (interval, is_closed) in all.zip(closed) {
-        match merged.last_mut() {
-            Some(last) if *is_closed => last.high = interval.high,
-            _ => merged.push(interval),
+    let mut joined: Vec<T> = vec![];
+    for (interval, is_closed) in all.zip(is_closed) {
+        match joined.last_mut() {
+            Some(last) if is_closed => join(last, interval),
+            _ => joined.push(interval),
         }
     }
-    merged
+    joined
 }
 
 impl<'a> Interval<RowEnd<'a>> {
@@ -378,6 +384,11 @@ fn bytes<E: AsKeyBytes>(end: Option<&E>) -> Option<&[u8]> {
 }
 
 impl Interval {
+    /// Makes this interval end where the next one does.
+    fn take_end(&mut self, next: Self) {
+        self.high = next.high;
+    }
+
     /// The ends; `None` for one that is that of all keys.
     pub(crate) fn ends(&self) -> (Option<&ScalarValue>, Option<&ScalarValue>) {
         let [low, high] = [&self.low, &self.high].map(|end| end.as_ref().map(|end| &end.value));

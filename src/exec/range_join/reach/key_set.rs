@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use crate::exec::range_join::reach::intervals::{Intervals, comparable_with, smallest_gaps};
+use crate::exec::range_join::reach::intervals::{Intervals, comparable_with, with_smallest_gaps};
 use crate::exec::range_join::reach::whole_keys::{number, numbers, value};
 use rmq_engine::Comparison;
 
@@ -93,15 +93,10 @@ impl KeySet {
             return self;
         }
         let gaps = self.0.windows(2).map(|pair| size(pair[0].1, pair[1].0));
-        let closed = smallest_gaps(gaps.collect(), most);
-        let mut merged: Vec<(i128, i128)> = vec![];
-        for ((low, high), is_closed) in self.0.into_iter().zip(closed) {
-            match merged.last_mut() {
-                Some((_, last)) if is_closed => *last = high,
-                _ => merged.push((low, high)),
-            }
-        }
-        Self(merged)
+        let (gaps, all) = (gaps.collect(), self.0.iter().copied());
+        Self(with_smallest_gaps(all, gaps, most, |last, next| {
+            last.1 = next.1;
+        }))
     }
 
     /// The number of intervals.

@@ -53,7 +53,7 @@ pub(crate) async fn span(
     Some((number(&greatest)?.saturating_sub(number(&least)?), rows))
 }
 
-/// What all rows of a probe side seek; `None` if their keys take more than `most_bytes`.
+/// What all rows of a probe side seek; `None` if their keys, or those of a partition, take more than `most_bytes`.
 ///
 /// # Errors
 /// If memory does not suffice. Those of the probe side, its bounds and keys. If a file has changed since the query was

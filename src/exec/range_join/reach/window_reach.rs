@@ -82,7 +82,7 @@ struct ReachBuilder {
 /// Windows, merged as they come.
 #[derive(Debug)]
 enum Windows {
-    /// Of keys that are whole numbers of this type, closed at both ends, in at most about so many intervals.
+    /// Of keys that are whole numbers of this type, closed at both ends, in about `most` intervals or fewer.
     Whole {
         keys: KeySet,
         data_type: DataType,
@@ -171,7 +171,7 @@ pub(crate) async fn reach_of(
 }
 
 impl Windows {
-    /// None yet, of a join whose keys are of this type, of which at most `most` intervals will be wanted.
+    /// None yet, of a join whose keys are of this type, to be made at most `most` intervals.
     ///
     /// # Errors
     /// If the range key has no order.
@@ -242,8 +242,7 @@ impl Windows {
 }
 
 impl ReachBuilder {
-    /// Of a join whose build side has this schema, and whose windows have a reach, of which at most `most` intervals
-    /// will be wanted.
+    /// Of a join whose build side has this schema, and whose windows have a reach, to be made at most `most` intervals.
     ///
     /// # Errors
     /// If the range key has no order.
@@ -534,7 +533,7 @@ impl Reach {
                 break;
             }
             let [compared, others] = among.compared.as_ref();
-            let (rows, of_others) = [compared, others].map(|n| n.load(Ordering::Relaxed)).into();
+            let [rows, of_others] = [compared, others].map(|n| n.load(Ordering::Relaxed));
             if rows >= TELLING_ROWS && of_others < rows / LEAST_PART {
                 continue;
             }
