@@ -182,8 +182,15 @@ async fn both_sides_are_repartitioned_by_the_equality_keys() {
     let ctx = session(3, None);
     tables(&[&ctx], &DataType::Int64);
     let sql = "SELECT q.id, p.s FROM q LEFT JOIN p ON p.g = q.g AND p.k BETWEEN q.k AND q.k + 3";
-    for (mode, is_partitioned) in [("partitioned", true), ("shared", false), ("auto", false)] {
+    let modes = [
+        ("partitioned", "true", true),
+        ("partitioned", "false", false),
+        ("shared", "true", false),
+        ("auto", "true", false),
+    ];
+    for (mode, repartitions, is_partitioned) in modes {
         set(&ctx, "rmq.join_mode", mode);
+        set(&ctx, "datafusion.optimizer.repartition_joins", repartitions);
         let plan = planned(&ctx, sql).await;
         let text = text(&plan);
         let hashes = text

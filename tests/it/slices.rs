@@ -228,7 +228,7 @@ async fn each_form_reads_the_table_once_and_writes_nothing() {
 /// Row groups of which a slice needs a part, in files that tell nothing of parts of them: what is read beside a slice
 /// waits for the next ones.
 #[tokio::test(flavor = "multi_thread")]
-async fn row_groups_larger_than_slices_are_read_once() {
+async fn row_groups_that_slices_share_are_read_once() {
     let rows = build_rows(ROWS, |i| Some(i * 10));
     let orders = [ascending(3_000), descending(3_000)];
     let orders = orders.map(|keys| {
@@ -239,20 +239,18 @@ async fn row_groups_larger_than_slices_are_read_once() {
     for (number, sql) in FORMS.iter().chain(&NEAREST).enumerate() {
         let (files, partitions) = (&orders[number % 2], 1 + number / 2 % 2);
         let config = config().with_target_partitions(partitions);
-        let ctx = limited_with(config, ForRangeJoins::new(MEMORY));
+        let ctx = limited_with(config, ForRangeJoins::new(MEMORY * partitions));
         let done = files.compare(&ctx, sql).await;
-        assert!(
-            done.slices >= 15 && done.spill_files == 0,
-            "{done:?}: {sql}"
-        );
-        assert!(done.scanned <= ROWS * 11 / 10, "{done:?}: {sql}");
+        assert!(done.slices >= 7 && done.spill_files == 0, "{done:?}: {sql}");
+        // Except one that partitions share, and one of each that has symbols which come later.
+        assert!(done.scanned <= ROWS * 13 / 10, "{done:?}: {sql}");
     }
 }
 
-/// Larger than a slice with half of the memory of one of two partitions, about 1,000 rows.
+/// About as large as a slice with half of the memory, and at other places.
 const IN_LARGE_GROUPS: Layout = Layout {
-    in_group: 3_000,
-    in_page: 3_000,
+    in_group: 6_000,
+    in_page: 6_000,
     statistics: EnabledStatistics::Chunk,
     has_bloom_filters: false,
 };

@@ -8,10 +8,10 @@
 //!                                                     build
 //! ```
 //!
-//! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`: joins that can be partitioned require it of their
-//!    inputs. It runs after `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them:
-//!    these keep the order of their probe side. A hidden scan of Parquet files is shown again, and its rows take their
-//!    position along.
+//! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`, unless `datafusion.optimizer.repartition_joins`
+//!    is off: joins that can be partitioned require it of their inputs. It runs after `KeepRowOrder`, which hides build
+//!    sides whose row order matters, and the joins in them: these keep the order of their probe side. A hidden scan of
+//!    Parquet files is shown again, and its rows take their position along.
 //! 2. DataFusion's `EnsureRequirements` repartitions the inputs that are not partitioned so.
 //! 3. [`KeepUndividedJoins`], for joins of one partition a side.
 
@@ -41,7 +41,10 @@ fn partition_range_joins(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    if RmqOptions::of(config).join_mode != JoinModeChoice::Partitioned {
+    // DataFusion partitions no joins without that either, so its plans for what is below need not be ready for it.
+    if RmqOptions::of(config).join_mode != JoinModeChoice::Partitioned
+        || !config.optimizer.repartition_joins
+    {
         return Ok(plan);
     }
     let plan = plan.transform_up(|plan| {

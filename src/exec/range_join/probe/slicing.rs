@@ -47,6 +47,8 @@ const MAX_READS: usize = 8;
 #[derive(Debug, Clone)]
 pub(crate) struct Slicing {
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    /// The same without equality keys.
+    windows: Arc<RangeJoinSpec<PhysicalExprRef>>,
     schema: SchemaRef,
     extent: BuildExtent,
     /// The expected size of all rows.
@@ -85,6 +87,10 @@ impl Slicing {
         let options = RmqOptions::of(context.session_config().options());
         is_sliced.then(|| Self {
             spec: Arc::clone(spec),
+            windows: Arc::new(RangeJoinSpec {
+                on: vec![],
+                ..RangeJoinSpec::clone(spec)
+            }),
             schema: build.schema(),
             extent: extent.clone(),
             size,
@@ -124,8 +130,9 @@ impl Slicing {
         self.slice_bytes - self.read_bytes
     }
 
-    fn expected_bytes(&self) -> f64 {
-        0.75 * number(self.build_bytes())
+    /// What a slice that takes so many bytes is of what one should take at most: the next ones may take more.
+    pub(crate) fn part_of_bytes(&self, bytes: usize) -> f64 {
+        number(bytes) / (0.75 * number(self.build_bytes()))
     }
 
     /// What the rows with these keys are expected to take of the memory for rows that have been read.
@@ -137,12 +144,21 @@ impl Slicing {
 
     /// The memory that what these windows reach is expected to take, as a part of that of a slice.
     pub(crate) fn part_of_memory(&self, reach: &Reach) -> Option<f64> {
-        Some(self.needed(reach, 0.0)? / self.expected_bytes())
+        Some(self.needed(reach, 0.0)? * self.part_of_bytes(1))
     }
 
-    /// What the windows of probe rows reach; `None` if a bound fails.
-    pub(crate) async fn reach(&self, batches: Vec<RecordBatch>) -> Option<Reach> {
-        let (spec, schema) = (Arc::clone(&self.spec), Arc::clone(&self.schema));
+    /// What the windows of probe rows reach, with their equality keys or whatever these are; `None` if a bound fails.
+    pub(crate) async fn reach(
+        &self,
+        batches: Vec<RecordBatch>,
+        compares_equality_keys: bool,
+    ) -> Option<Reach> {
+        let spec = if compares_equality_keys {
+            &self.spec
+        } else {
+            &self.windows
+        };
+        let (spec, schema) = (Arc::clone(spec), Arc::clone(&self.schema));
         reach_of(spec, schema, batches, MAX_SCAN_INTERVALS, |_| false).await
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod build_extent;
 pub(crate) mod collected_reach;
 pub(crate) mod intervals;
 pub(crate) mod key_set;
+mod key_values;
 pub(crate) mod nearest_rows;
 pub(crate) mod nearest_slices;
 pub(crate) mod probe_keys;

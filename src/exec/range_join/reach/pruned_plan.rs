@@ -73,7 +73,8 @@ pub(crate) fn pruned(
         let pruned = pruned(rows.hidden(), reach, counts, config)?;
         return Ok(Arc::new(rows.over(pruned)));
     }
-    let conditions = reach.conditions(config.execution.parquet.pushdown_filters);
+    let conditions =
+        reach.conditions(config.execution.parquet.pushdown_filters, &build.schema())?;
     let plan = pushed(build, Some(reach), conditions, counts, config)?;
     // A scan of other filters has the same queue of files, of which each is read once.
     reset_plan_states(plan)

@@ -197,6 +197,20 @@ fn is_in_part(row_group: &RowGroupMetaData, part: &PartitionedFile) -> bool {
     range.is_none_or(|range| range.contains(begin))
 }
 
+/// Whether files order the values of a type as range joins do.
+pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
+    data_type.is_numeric() && *data_type != DataType::Float16
+        || data_type.is_string()
+        || matches!(
+            data_type,
+            DataType::Date32
+                | DataType::Date64
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Timestamp(..)
+        )
+}
+
 /// Whether values of a type are added to, and compared, in the one order that statistics have. Hours of some days are
 /// shown twice in time zones, where days and months are added.
 pub(super) fn is_ordered(data_type: &DataType) -> bool {

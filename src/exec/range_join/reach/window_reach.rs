@@ -1,19 +1,15 @@
 //! What the windows of a probe side can reach of the build side.
 
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
-use arrow::buffer::BooleanBuffer;
-use arrow::compute::{filter, take};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal, in_list};
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -24,24 +20,11 @@ use crate::exec::range_join::reach::intervals::{
     End, Interval, Intervals, MAX_FINE_INTERVALS, MAX_INTERVALS,
 };
 use crate::exec::range_join::reach::key_set::KeySet;
+use crate::exec::range_join::reach::key_values::{Among, KeyValues};
+use crate::exec::range_join::reach::row_groups::is_ordered_in_files;
 use crate::exec::range_join::reach::whole_keys::{is_whole_number, number};
-use crate::exec::range_join::spill::key_extent::KeyOrder;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
-use rmq_arrow::common::ordered_type::value_type;
-use rmq_arrow::common::row_number::row_number;
-use rmq_arrow::common::workers::Workers;
-use rmq_arrow::sorted::groups::Groups;
-use rmq_arrow::sorted::id_table::NO_GROUP;
 use rmq_engine::Comparison;
-
-/// An equality key with more values is not compared with them.
-const MAX_VALUES: usize = 1000;
-
-/// How many rows tell whether few have other values of an equality key.
-const TELLING_ROWS: usize = 1 << 16;
-
-/// Few are less than this part.
-const LEAST_PART: usize = 8;
 
 /// The rows of a build side that the windows of a probe side can reach: those whose range key is in an interval, and
 /// whose equality keys have values of the probe side.
@@ -51,23 +34,6 @@ pub(crate) struct Reach {
     intervals: Intervals,
     /// Equality keys that have few values.
     among: Vec<Among>,
-}
-
-/// An equality key that has few values.
-#[derive(Debug, Clone)]
-struct Among {
-    /// Its number.
-    key: usize,
-    /// The column.
-    on: PhysicalExprRef,
-    /// The values, as rows are compared with them.
-    groups: Arc<Groups>,
-    /// The same, as [`KeyOrder`] encodes them.
-    known: Arc<HashSet<Box<[u8]>>>,
-    /// The comparison with all of them, by which scans prune.
-    condition: PhysicalExprRef,
-    /// The rows that were compared, and those that were not among the values.
-    compared: Arc<[AtomicUsize; 2]>,
 }
 
 /// The reach of windows that are added batch by batch.
@@ -89,16 +55,6 @@ enum Windows {
         most: usize,
     },
     Any(Intervals),
-}
-
-/// The values of an equality key.
-#[derive(Debug)]
-struct KeyValues {
-    order: KeyOrder,
-    groups: Groups,
-    /// The values of the groups, and the same as `order` encodes them.
-    values: Vec<ScalarValue>,
-    known: HashSet<Box<[u8]>>,
 }
 
 /// Whether the windows of a join have a reach: they are all that rows are matched by. Prevailing rows are in no window:
@@ -138,20 +94,6 @@ fn is_compared_by_scans(key: &PhysicalExprRef, build: &Schema) -> bool {
     cast.expr().is::<Column>()
         && is_integer(cast.cast_type())
         && from.is_ok_and(|from| is_integer(&from) && cast.is_bigger_cast(&from))
-}
-
-/// Whether files order the values of a type as range joins do.
-pub(super) fn is_ordered_in_files(data_type: &DataType) -> bool {
-    data_type.is_numeric() && *data_type != DataType::Float16
-        || data_type.is_string()
-        || matches!(
-            data_type,
-            DataType::Date32
-                | DataType::Date64
-                | DataType::Time32(_)
-                | DataType::Time64(_)
-                | DataType::Timestamp(..)
-        )
 }
 
 /// What the windows of rows of the probe side reach, in at most so many intervals, computed on a thread that may block;
@@ -292,84 +234,17 @@ impl ReachBuilder {
     }
 }
 
-impl KeyValues {
-    /// Of each equality key; `None` if scans can't compare it.
-    fn of_join(spec: &RangeJoinSpec<PhysicalExprRef>, build: &Schema) -> Result<Vec<Option<Self>>> {
-        let values = spec.on.iter().map(|(_, key)| {
-            let data_type = key.data_type(build)?;
-            let is_compared =
-                key.is::<Column>() && is_ordered_in_files(&data_type) && !data_type.is_floating();
-            is_compared.then(|| Self::of_type(&data_type)).transpose()
-        });
-        values.collect()
-    }
-
-    fn of_type(data_type: &DataType) -> Result<Self> {
-        Ok(Self {
-            order: KeyOrder::try_new(data_type)?,
-            groups: Groups::try_new(&[value_type(data_type)])?,
-            values: vec![],
-            known: HashSet::new(),
-        })
-    }
-
-    /// Adds the values of the rows that have a window. Returns whether all are few.
-    fn add(&mut self, keys: &ArrayRef, has_window: &[bool]) -> Result<bool> {
-        let mut keys = Arc::clone(keys);
-        if has_window.contains(&false) {
-            keys = filter(&keys, &BooleanArray::from(has_window.to_vec()))?;
-        }
-        let mut groups = vec![NO_GROUP; keys.len()];
-        self.groups.add(&[Arc::clone(&keys)], &mut groups)?;
-        if self.groups.len() > MAX_VALUES {
-            return Ok(false);
-        }
-        // New groups are numbered as they come. NULL has none.
-        let mut new = vec![];
-        for (row, group) in groups.into_iter().enumerate() {
-            if group as usize == self.values.len() + new.len() {
-                new.push(row_number(row)?);
-            }
-        }
-        let new = take(&keys, &UInt32Array::from(new), None)?;
-        let encoded = self.order.encode(&new)?;
-        self.known
-            .extend(encoded.iter().map(|row| row.data().into()));
-        for row in 0..new.len() {
-            self.values.push(ScalarValue::try_from_array(&new, row)?);
-        }
-        Ok(true)
-    }
-}
-
 impl Reach {
     /// Rows in these intervals whose equality keys are among `values`, where these are known.
     fn try_new(
         spec: &RangeJoinSpec<PhysicalExprRef>,
         intervals: Intervals,
         values: Vec<Option<KeyValues>>,
-        build: &Schema,
     ) -> Result<Self> {
-        let among = spec.on.iter().zip(values).enumerate();
-        let among = among.filter_map(|(key, ((_, on), values))| Some((key, on, values?)));
-        let among = among.map(|(key, on, values)| {
-            // Merged, although it is one part, as look-ups are prepared by that.
-            let workers = Workers::new(1, &|| Ok(()));
-            let (groups, _) = Groups::merge(vec![values.groups], workers)?;
-            let (on, literals) = (Arc::clone(on), values.values.into_iter().map(literal));
-            Ok(Among {
-                key,
-                groups: Arc::new(groups),
-                known: Arc::new(values.known),
-                condition: in_list(Arc::clone(&on), literals.collect(), &false, build)?,
-                on,
-                compared: Arc::default(),
-            })
-        });
         Ok(Self {
             key: Arc::clone(&spec.key),
             intervals,
-            among: among.collect::<Result<_>>()?,
+            among: Among::of_join(spec, values)?,
         })
     }
 
@@ -391,7 +266,7 @@ impl Reach {
                 *known = None;
             }
         }
-        Self::try_new(spec, intervals, values, build)
+        Self::try_new(spec, intervals, values)
     }
 
     /// Of the windows of all of these batches of the probe side, over a build side of this schema, in at most so many
@@ -421,7 +296,7 @@ impl Reach {
             }
         }
         let intervals = builder.windows.finish(most_intervals)?;
-        Self::try_new(spec, intervals, builder.values, build).map(Some)
+        Self::try_new(spec, intervals, builder.values).map(Some)
     }
 
     /// Of windows that all others are in, given by the values of bounds, over a build side of this schema.
@@ -468,12 +343,16 @@ impl Reach {
     }
 
     /// Whether this has all equality keys that another reach of the same join has.
-    pub(crate) fn has_equality_keys_of(&self, other: &Self) -> bool {
-        self.among.iter().all(|among| {
-            let mut others = other.among.iter();
-            let other = others.find(|other| other.key == among.key);
-            other.is_some_and(|other| other.known.is_subset(&among.known))
-        })
+    ///
+    /// # Errors
+    /// Arrow's, if the keys have too many bytes.
+    pub(crate) fn has_equality_keys_of(&self, other: &Self) -> Result<bool> {
+        for among in &self.among {
+            if !among.has_those_of(&other.among)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The range key of some rows of the build side.
@@ -532,31 +411,28 @@ impl Reach {
             if !reached.has_true() {
                 break;
             }
-            let [compared, others] = among.compared.as_ref();
-            let [rows, of_others] = [compared, others].map(|n| n.load(Ordering::Relaxed));
-            if rows >= TELLING_ROWS && of_others < rows / LEAST_PART {
-                continue;
+            if let Some(is_among) = among.contains(batch)? {
+                reached = BooleanArray::new(reached.values() & &is_among, None);
             }
-            let keys = among.on.evaluate(batch)?.into_array(batch.num_rows())?;
-            let groups = among.groups.find(&[keys], batch.num_rows())?;
-            let is_among = BooleanBuffer::collect_bool(groups.len(), |row| groups[row] != NO_GROUP);
-            compared.fetch_add(is_among.len(), Ordering::Relaxed);
-            let count = is_among.len() - is_among.count_set_bits();
-            others.fetch_add(count, Ordering::Relaxed);
-            reached = BooleanArray::new(reached.values() & &is_among, None);
         }
         Ok(reached)
     }
 
-    /// The conditions by which a scan can prune: rows that are reached meet all of them. One that compares each row
-    /// with them gets few.
-    pub(crate) fn conditions(&self, compares_rows: bool) -> Vec<PhysicalExprRef> {
+    /// The conditions by which a scan of a build side of this schema can prune: rows that are reached meet all of them.
+    /// One that compares each row with them gets few.
+    ///
+    /// # Errors
+    /// If an equality key can't be compared with its values.
+    pub(crate) fn conditions(
+        &self,
+        compares_rows: bool,
+        build: &Schema,
+    ) -> Result<Vec<PhysicalExprRef>> {
         let intervals = self.intervals.for_scan(compares_rows);
         let intervals = intervals.iter().map(|interval| self.condition(interval));
         let ranges = intervals.collect::<Option<Vec<_>>>().and_then(any);
-        let among = self.among.iter();
-        let among = among.map(|among| Arc::clone(&among.condition));
-        ranges.into_iter().chain(among).collect()
+        let among = self.among.iter().map(|among| among.condition(build));
+        ranges.into_iter().map(Ok).chain(among).collect()
     }
 
     /// The condition of one interval; `None` if all keys meet it.
@@ -608,6 +484,7 @@ fn any(mut conditions: Vec<PhysicalExprRef>) -> Option<PhysicalExprRef> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use arrow::array::Int64Array;
     use arrow::datatypes::Field;

@@ -30,6 +30,8 @@ pub(crate) struct RetainingPool {
 struct Used {
     granted: Arc<MemoryReservation>,
     bytes: usize,
+    /// The most bytes that were in use.
+    peak_bytes: usize,
     /// Whether memory is released to the session's pool as soon as it is no longer used.
     releases_unused: bool,
 }
@@ -45,6 +47,7 @@ impl RetainingPool {
             used: Mutex::new(Used {
                 granted: Arc::new(consumer.register(pool)),
                 bytes: 0,
+                peak_bytes: 0,
                 releases_unused: false,
             }),
             growing: Mutex::default(),
@@ -70,6 +73,11 @@ impl RetainingPool {
     /// Bytes that the session's pool has granted, used or not.
     pub(crate) fn granted_bytes(&self) -> usize {
         self.granted().size()
+    }
+
+    /// The most bytes that were in use.
+    pub(crate) fn peak_bytes(&self) -> usize {
+        self.used().peak_bytes
     }
 
     /// Makes sure that at least `bytes` are granted, including those in use.
@@ -134,6 +142,11 @@ impl RetainingPool {
 }
 
 impl Used {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.bytes);
+    }
+
     /// Releases memory above `bytes` that is not in use.
     fn shrink_to(&self, bytes: usize) {
         let above = self.granted.size().saturating_sub(bytes.max(self.bytes));
@@ -163,7 +176,7 @@ impl MemoryPool for RetainingPool {
         let _growing = self.growing();
         let (granted, missing) = {
             let mut used = self.used();
-            used.bytes += additional;
+            used.add(additional);
             let missing = used.bytes.saturating_sub(used.granted.size());
             (Arc::clone(&used.granted), missing)
         };
@@ -185,7 +198,7 @@ impl MemoryPool for RetainingPool {
                 let mut used = self.used();
                 let needed = used.bytes + additional;
                 if needed <= used.granted.size().min(self.share) {
-                    used.bytes = needed;
+                    used.add(additional);
                     return Ok(());
                 }
                 needed

@@ -45,7 +45,7 @@ pub(crate) struct ReadRows {
     reach: Option<Arc<Reach>>,
     /// Whether equality keys are compared. Once later probe rows have others than those that were read for, all are
     /// read: otherwise the same row groups would be read for each slice.
-    compares_equality_keys: bool,
+    pub(super) compares_equality_keys: bool,
     memory: Arc<MemoryReservation>,
 }
 
@@ -77,26 +77,27 @@ impl ReadRows {
         let Some(reached) = reach.keys().filter(|_| slicing.read_bytes > 0) else {
             return Ok(false);
         };
-        if self.has_equality_keys_of(reach) && reached.without(&self.keys).is_empty() {
+        if self.has_equality_keys_of(reach)? && reached.without(&self.keys).is_empty() {
             return Ok(true);
         }
         let ahead = first(rows.saturating_mul(ROWS_AHEAD));
         let mut ahead: usize = ahead.iter().map(RecordBatch::num_rows).sum();
         let (known, kept, read) = loop {
-            let Some(later) = slicing.reach(first(ahead)).await else {
+            let later = slicing.reach(first(ahead), self.compares_equality_keys);
+            let Some(later) = later.await else {
                 return Ok(false);
             };
             let Some(keys) = later.keys() else {
                 return Ok(false);
             };
-            if self.reach.is_some() && !self.has_equality_keys_of(&later) {
-                *self = Self::new(Arc::clone(&build));
-                self.compares_equality_keys = false;
-            }
             let known = match &self.reach {
-                Some(reach) => Arc::clone(reach),
-                None if self.compares_equality_keys => Arc::new(later),
-                None => Arc::new(later.of_all_equality_keys()),
+                Some(reach) if reach.has_equality_keys_of(&later)? => Arc::clone(reach),
+                Some(_) => {
+                    *self = Self::new(Arc::clone(&build));
+                    self.compares_equality_keys = false;
+                    Arc::new(later.of_all_equality_keys())
+                }
+                None => Arc::new(later),
             };
             let kept = self.keys.and(&keys);
             // Gaps between windows that one reach has closed may be open in the other.
@@ -135,9 +136,9 @@ impl ReadRows {
     }
 
     /// Whether what has been read has all equality keys of `reach`.
-    fn has_equality_keys_of(&self, reach: &Reach) -> bool {
+    fn has_equality_keys_of(&self, reach: &Reach) -> Result<bool> {
         let known = self.reach.as_ref();
-        known.is_some_and(|known| known.has_equality_keys_of(reach))
+        known.map_or(Ok(false), |known| known.has_equality_keys_of(reach))
     }
 
     /// Keeps only the rows that are reached.

@@ -79,15 +79,20 @@ impl SlicedBuild {
             || self.slicing.is_exhausted(self.counts.scanned.value())
     }
 
-    /// Builds what windows reach, the rows of a plan, in the memory of a slice.
+    /// Builds what windows reach, the rows of a plan, in the memory of a slice. Returns also the most bytes that this
+    /// took.
     ///
     /// # Errors
     /// If that does not suffice. If a file has changed. Those of the operators.
-    pub(crate) async fn slice(&self, plan: Arc<dyn ExecutionPlan>) -> Result<PreparedBuild> {
+    pub(crate) async fn slice(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+    ) -> Result<(PreparedBuild, usize)> {
         let input = &self.input;
         let context = &input.context;
         let builder = input.builder(input.columns.clone(), self.partitions)?;
         let builder = builder.in_memory(context.memory_pool(), self.slicing.build_bytes());
+        let memory = Arc::clone(&builder.memory);
         let inputs = || {
             let partitions = 0..plan.output_partitioning().partition_count();
             let execute = |partition| plan.execute(partition, Arc::clone(context));
@@ -106,7 +111,7 @@ impl SlicedBuild {
             self.check_unchanged().await?;
         }
         input.metrics.record_slice();
-        Ok(prepared)
+        Ok((prepared, memory.peak_bytes()))
     }
 
     /// A scan of what is reached.

@@ -31,6 +31,7 @@ pub(crate) fn join_slices(
         rest: input.rest,
         memory,
         most: usize::MAX,
+        taken: 1.0,
         build_rows: ReadRows::new(Arc::clone(&build)),
     };
     let joined = stream::try_unfold(Some(rows), move |rows| {
@@ -63,6 +64,9 @@ pub(crate) fn join_slices(
     joined.try_flatten().boxed()
 }
 
+/// A slice is expected to take at least this part of what is estimated.
+const LEAST_TAKEN: f64 = 0.2;
+
 /// What is joined next.
 enum Next {
     /// These rows, with the slice that they reach.
@@ -82,6 +86,8 @@ struct ProbeRows {
     memory: MemoryReservation,
     /// The most rows that the next slice serves.
     most: usize,
+    /// What the last slice has taken of the memory that was expected.
+    taken: f64,
     /// The rows of the build side that have been read for slices.
     build_rows: ReadRows,
 }
@@ -97,13 +103,16 @@ impl ProbeRows {
                 return Ok(Next::Rest);
             }
             let mut rows = self.rows().min(self.most);
-            let (chunk, reach) = loop {
+            let (chunk, reach, part) = loop {
                 let chunk = rows_within(&self.pending, 0..rows);
-                let Some(reach) = build.slicing.reach(chunk.clone()).await else {
+                let compares = self.build_rows.compares_equality_keys;
+                let reach = build.slicing.reach(chunk.clone(), compares);
+                let Some(reach) = reach.await else {
                     return Ok(Next::Rest);
                 };
-                match build.slicing.part_of_memory(&reach) {
-                    Some(part) if part <= 1.0 => break (chunk, reach),
+                let part = build.slicing.part_of_memory(&reach);
+                match part.map(|part| part * self.taken) {
+                    Some(part) if part <= 1.0 => break (chunk, reach, part),
                     // Fewer rows, as many as fit if they come at even distances.
                     Some(part) if rows > 1 => {
                         rows = part_of(rows, (0.9 / part).clamp(0.1, 0.9)).max(1);
@@ -121,12 +130,18 @@ impl ProbeRows {
                 build.scan(reach)?
             };
             match build.slice(plan).await {
-                Ok(slice) => {
+                Ok((slice, bytes)) => {
                     self.pending = rows_within(&self.pending, rows..usize::MAX);
-                    self.most = rows.saturating_add(rows / 4 + 1);
+                    let took = build.slicing.part_of_bytes(bytes);
+                    if part > 0.0 {
+                        self.taken = (self.taken * took / part).clamp(LEAST_TAKEN, 1.0);
+                    }
+                    self.most = part_of(rows, (0.9 / took).clamp(0.5, 2.0)).saturating_add(1);
                     return Ok(Next::Slice(chunk, slice));
                 }
-                Err(error) if is_out_of_memory(&error) && rows > 1 => self.most = rows / 2,
+                Err(error) if is_out_of_memory(&error) && rows > 1 => {
+                    (self.most, self.taken) = (rows / 2, 1.0);
+                }
                 Err(error) if is_out_of_memory(&error) => return Ok(Next::Rest),
                 Err(error) => return Err(error),
             }
