@@ -55,6 +55,14 @@ const QUERIES: &[(&[(&str, &str)], &str)] = &[
         ],
         "SELECT min(id), max(v + 1) FROM sorted",
     ),
+    // Rows are skipped by an expression over the columns of the file in the places of others.
+    (
+        &[
+            ("datafusion.execution.parquet.pushdown_filters", "true"),
+            ("datafusion.execution.batch_size", "50"),
+        ],
+        "SELECT ref FROM l ORDER BY k - ref / 10, ref LIMIT 3",
+    ),
     // A projection below a filter with a projection of its own.
     (
         &[],

@@ -11,7 +11,8 @@
 //! A column of a filter is found in an input by its name: the first one with the name, or the last one of a projection.
 //! A filter on a column whose name another one has, too, stays above. So do filters and orders above a limit: a scan
 //! would filter before it, or begin at its other end. `min(k), max(v + 1)` would skip all rows that do not lower
-//! `min(k)`. Guards are put into a plan before such a rule runs, and taken out behind it.
+//! `min(k)`, and `ORDER BY a + b, b LIMIT 1` those by other columns. Guards are put into a plan before such a rule
+//! runs, and taken out behind it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -32,6 +33,7 @@ use datafusion::physical_plan::filter_pushdown::{
 };
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, try_embed_projection};
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
 
@@ -59,7 +61,7 @@ pub(crate) fn optimize_guarded(
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let guarded = plan.transform_up(|plan| {
-        let plan = match skips_rows_of_others(&plan) {
+        let plan = match skips_rows_of_others(&plan).or_else(|| skips_rows_by_others(&plan)) {
             Some(input) => {
                 let guard = Guard::Filters {
                     but: HashSet::new(),
@@ -100,6 +102,25 @@ fn skips_rows_of_others(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Executi
     let mut arguments = aggregate.aggr_expr().iter().map(|a| a.expressions());
     let has_others = arguments.any(|arguments| !arguments.iter().all(|a| a.is::<Column>()));
     has_others.then(|| Arc::clone(aggregate.input()))
+}
+
+/// The input of a sort with a limit, by several expressions one of which is a part of another. Where columns have other
+/// places further below, DataFusion replaces the part first and no longer finds the whole, which would read what is in
+/// the former places.
+fn skips_rows_by_others(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let sort = plan
+        .downcast_ref::<SortExec>()
+        .filter(|sort| sort.fetch().is_some())?;
+    let mut expressions = sort.expr().iter().map(|key| &key.expr);
+    let is_part = |part: &PhysicalExprRef| {
+        let mut wholes = sort.expr().iter().map(|key| &key.expr);
+        wholes.any(|whole| {
+            // The search itself does not fail.
+            whole != part && whole.exists(|node| Ok(node == part)).unwrap_or(true)
+        })
+    };
+    let has_parts = expressions.any(is_part);
+    has_parts.then(|| Arc::clone(sort.input()))
 }
 
 /// The guard against filters that an operator would evaluate for another column, or before its limit.

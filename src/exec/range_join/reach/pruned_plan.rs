@@ -5,6 +5,8 @@ use std::sync::Arc;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, internal_err};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
@@ -78,6 +80,39 @@ pub(crate) fn pruned(
     let plan = pushed(build, Some(reach), conditions, counts, config)?;
     // A scan of other filters has the same queue of files, of which each is read once.
     reset_plan_states(plan)
+}
+
+/// The same plan without the files that have no row that is reached, by their statistics, so that they are not even
+/// opened: there may be many files and little that is reached. Partitions without a file are left out.
+///
+/// # Errors
+/// Those of the operators.
+pub(crate) fn without_other_files(
+    build: &Arc<dyn ExecutionPlan>,
+    reach: &Reach,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let is_read = reach.selects_files_of(build);
+    let plan = Arc::clone(build).transform_up(|plan| {
+        let source = plan.downcast_ref::<DataSourceExec>();
+        let files = source.and_then(|source| source.data_source().downcast_ref::<FileScanConfig>());
+        // Some say how rows are divided into as many partitions.
+        let Some(files) = files.filter(|f| f.limit.is_none() && f.output_partitioning.is_none())
+        else {
+            return Ok(Transformed::no(plan));
+        };
+        let groups = files.file_groups.iter().map(|group| {
+            let read = group.iter().filter(|file| is_read(file));
+            FileGroup::new(read.cloned().collect())
+        });
+        let mut groups: Vec<FileGroup> = groups.filter(|group| !group.is_empty()).collect();
+        if groups.is_empty() {
+            groups.push(FileGroup::default());
+        }
+        let files = FileScanConfigBuilder::from(files.clone()).with_file_groups(groups);
+        let scan = DataSourceExec::from_data_source(files.build());
+        Ok(Transformed::yes(scan as Arc<dyn ExecutionPlan>))
+    })?;
+    Ok(plan.data)
 }
 
 /// Pushes conditions down in DataFusion's own way, with guards.

@@ -20,7 +20,7 @@ use crate::exec::range_join::probe::build_state::{BuildState, PreparedBuild};
 use crate::exec::range_join::probe::slicing::Slicing;
 use crate::exec::range_join::reach::key_set::KeySet;
 use crate::exec::range_join::reach::nearest_slices::read_partitions;
-use crate::exec::range_join::reach::pruned_plan::pruned;
+use crate::exec::range_join::reach::pruned_plan::{pruned, without_other_files};
 use crate::exec::range_join::reach::row_groups::row_group_keys;
 use crate::exec::range_join::reach::window_reach::Reach;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
@@ -121,7 +121,8 @@ impl SlicedBuild {
     pub(super) fn scan(&self, reach: Reach) -> Result<Arc<dyn ExecutionPlan>> {
         let config = self.input.context.session_config().options();
         let counts = self.counts.clone();
-        pruned(&self.input.plan, Arc::new(reach), counts, config)
+        let plan = without_other_files(&self.input.plan, &reach)?;
+        pruned(&plan, Arc::new(reach), counts, config)
     }
 
     /// Reads what is reached, as far as `memory` suffices: `None` if it does not.
