@@ -46,15 +46,22 @@ impl AggregateDecomposition<'_> {
         if !is_of(&expr, self.build) {
             return reject(of_both_sides(&expr));
         }
+        self.check_unmatched(&expr)?;
+        self.with_late_errors(expr)
+    }
+
+    /// Rejects an expression over the build side that is not NULL for a probe row which a left join keeps without a
+    /// match: that row, too, would count.
+    pub fn check_unmatched(&self, expr: &Expr) -> Match<()> {
         if self.input == AggregateInput::Join(Unmatched::Keep)
-            && !is_null_without_match(&expr, self.build)?
+            && !is_null_without_match(expr, self.build)?
         {
             return reject(format!(
                 "{} has a value where a left join matches nothing",
-                sql_text(&expr)
+                sql_text(expr)
             ));
         }
-        self.with_late_errors(expr)
+        Ok(())
     }
 
     /// Rejects an aggregate over columns that the build side does not have.

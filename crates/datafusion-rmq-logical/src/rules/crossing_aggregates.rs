@@ -96,8 +96,9 @@ impl AggregateDecomposition<'_> {
         let Some(limits) = found else {
             return Ok(None);
         };
-        // The limits are evaluated also for rows without a match.
+        // The limits are evaluated also for rows without a match, for which no comparison holds.
         for threshold in [&limits.first].into_iter().chain(&limits.second) {
+            self.check_unmatched(&threshold.value)?;
             if !is_infallible(&threshold.limit, self.probe)? {
                 return Ok(None);
             }

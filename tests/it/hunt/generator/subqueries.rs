@@ -302,7 +302,14 @@ impl Generator<'_> {
             _ => return,
         };
         self.shape("an aggregate with a condition on two tables");
-        let mut conditions = self.range(p, q);
+        let mut conditions = if self.one_in(6) {
+            self.shape("a condition that may hold for a row of NULLs");
+            let kind = self.pick(&[Kind::Int, Kind::Float, self.key]);
+            let known = Expr::Coalesce(boxed(self.column(p, kind)), boxed(self.literal(kind)));
+            vec![compare(self.comparison(), known, self.column(q, kind))]
+        } else {
+            self.range(p, q)
+        };
         if self.one_in(4) {
             conditions.push(self.condition(p, 0));
         }
