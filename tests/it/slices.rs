@@ -242,7 +242,8 @@ async fn row_groups_that_slices_share_are_read_once() {
         let ctx = limited_with(config, ForRangeJoins::new(MEMORY * partitions));
         let done = files.compare(&ctx, sql).await;
         assert!(done.slices >= 7 && done.spill_files == 0, "{done:?}: {sql}");
-        // Except one that partitions share, and one of each that has symbols which come later.
+        // One or two are read again: those that partitions share, or read before symbols that come later. Were what is
+        // read not kept, it would be three quarters.
         assert!(done.scanned <= ROWS * 13 / 10, "{done:?}: {sql}");
     }
 }

@@ -104,9 +104,8 @@ fn skips_rows_of_others(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Executi
     has_others.then(|| Arc::clone(aggregate.input()))
 }
 
-/// The input of a sort with a limit, by several expressions one of which is a part of another. Where columns have other
-/// places further below, DataFusion replaces the part first and no longer finds the whole, which would read what is in
-/// the former places.
+/// The input of a sort with a limit, by an expression and a part of it. Where columns have other places further below,
+/// DataFusion replaces the part first and no longer finds the whole, which would read what is in the former places.
 fn skips_rows_by_others(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let sort = plan
         .downcast_ref::<SortExec>()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, internal_err};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
@@ -47,7 +48,10 @@ pub(crate) fn over_pieces(
             Some(files) => {
                 let numbers = planned_files(files).into_iter().zip(0..);
                 let numbers: HashMap<_, usize> = numbers.map(|(m, n)| (&m.location, n)).collect();
-                let is_read = |file: &Path| numbers.get(file).is_some_and(|n| is_read(*n));
+                let is_read = |file: &PartitionedFile| {
+                    let number = numbers.get(&file.object_meta.location);
+                    number.is_some_and(|n| is_read(*n))
+                };
                 Ok(Transformed::yes(over_files(files, &is_read)))
             }
             None => Ok(Transformed::no(operator)),
@@ -71,7 +75,10 @@ pub fn scan_of_files(
         let source = operator.downcast_ref::<DataSourceExec>();
         let files = source.and_then(|source| source.data_source().downcast_ref());
         match files.filter(|_| operator.fetch().is_none()) {
-            Some(files) => Ok(Transformed::yes(over_files(files, is_read))),
+            Some(files) => {
+                let is_read = |file: &PartitionedFile| is_read(&file.object_meta.location);
+                Ok(Transformed::yes(over_files(files, &is_read)))
+            }
             None => internal_err!("not a scan of all rows of files"),
         }
     });
@@ -98,11 +105,13 @@ fn over_batches(
     )?)
 }
 
-fn over_files(files: &FileScanConfig, is_read: &dyn Fn(&Path) -> bool) -> Arc<dyn ExecutionPlan> {
+/// The same scan over those of its files that `is_read` selects, without partitions that have none of them.
+pub(crate) fn over_files(
+    files: &FileScanConfig,
+    is_read: &dyn Fn(&PartitionedFile) -> bool,
+) -> Arc<dyn ExecutionPlan> {
     let groups = files.file_groups.iter().map(|group| {
-        let read = group
-            .iter()
-            .filter(|file| is_read(&file.object_meta.location));
+        let read = group.iter().filter(|file| is_read(file));
         FileGroup::new(read.cloned().collect())
     });
     let mut groups: Vec<FileGroup> = groups.collect();

@@ -130,7 +130,7 @@ impl Slicing {
         self.slice_bytes - self.read_bytes
     }
 
-    /// What a slice that takes so many bytes is of what one should take at most: the next ones may take more.
+    /// What these bytes of a slice are of what one should take at most: the next ones may take more.
     pub(crate) fn part_of_bytes(&self, bytes: usize) -> f64 {
         number(bytes) / (0.75 * number(self.build_bytes()))
     }

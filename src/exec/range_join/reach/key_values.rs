@@ -9,7 +9,7 @@ use arrow::compute::{filter, take};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{Column, Literal, in_list};
+use datafusion::physical_expr::expressions::{Column, in_list, lit};
 
 use crate::exec::range_join::reach::row_groups::is_ordered_in_files;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoinSpec;
@@ -165,8 +165,7 @@ impl Among {
     /// # Errors
     /// If the values are of another type than the key.
     pub(super) fn condition(&self, build: &Schema) -> Result<PhysicalExprRef> {
-        let values = self.values.iter().cloned();
-        let values = values.map(|value| Arc::new(Literal::new(value)) as PhysicalExprRef);
+        let values = self.values.iter().cloned().map(lit);
         in_list(Arc::clone(&self.on), values.collect(), &false, build)
     }
 }

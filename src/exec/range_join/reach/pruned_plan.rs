@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, internal_err};
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
@@ -16,6 +16,7 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::exec::common::guards::{against_filters, optimize_guarded};
 use crate::exec::common::ordered_rows::{OrderedRowsExec, divided};
+use crate::exec::common::pieces::over_files;
 use crate::exec::common::versioned_scan::VersionedScanExec;
 use crate::exec::range_join::metrics::ReachCounts;
 use crate::exec::range_join::reach::reached_rows::ReachedRowsExec;
@@ -96,21 +97,11 @@ pub(crate) fn without_other_files(
         let source = plan.downcast_ref::<DataSourceExec>();
         let files = source.and_then(|source| source.data_source().downcast_ref::<FileScanConfig>());
         // Some say how rows are divided into as many partitions.
-        let Some(files) = files.filter(|f| f.limit.is_none() && f.output_partitioning.is_none())
-        else {
-            return Ok(Transformed::no(plan));
-        };
-        let groups = files.file_groups.iter().map(|group| {
-            let read = group.iter().filter(|file| is_read(file));
-            FileGroup::new(read.cloned().collect())
-        });
-        let mut groups: Vec<FileGroup> = groups.filter(|group| !group.is_empty()).collect();
-        if groups.is_empty() {
-            groups.push(FileGroup::default());
-        }
-        let files = FileScanConfigBuilder::from(files.clone()).with_file_groups(groups);
-        let scan = DataSourceExec::from_data_source(files.build());
-        Ok(Transformed::yes(scan as Arc<dyn ExecutionPlan>))
+        let files = files.filter(|f| f.limit.is_none() && f.output_partitioning.is_none());
+        Ok(match files {
+            Some(files) => Transformed::yes(over_files(files, &is_read)),
+            None => Transformed::no(plan),
+        })
     })?;
     Ok(plan.data)
 }

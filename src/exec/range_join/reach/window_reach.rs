@@ -9,7 +9,7 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, lit};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -438,7 +438,7 @@ impl Reach {
     /// The condition of one interval; `None` if all keys meet it.
     fn condition(&self, interval: &Interval) -> Option<PhysicalExprRef> {
         let compare = |op, end: &End, zero: fn(ScalarValue) -> ScalarValue| {
-            let (key, value) = (Arc::clone(&self.key), literal(zero(end.value.clone())));
+            let (key, value) = (Arc::clone(&self.key), lit(zero(end.value.clone())));
             Arc::new(BinaryExpr::new(key, op, value)) as PhysicalExprRef
         };
         let low = interval.low.as_ref();
@@ -459,10 +459,6 @@ fn negative_zero(value: ScalarValue) -> ScalarValue {
         ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(-0.0)),
         other => other,
     }
-}
-
-fn literal(value: ScalarValue) -> PhysicalExprRef {
-    Arc::new(Literal::new(value))
 }
 
 /// One of these conditions, as a tree of little depth; `None` if there are none.
