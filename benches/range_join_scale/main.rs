@@ -144,6 +144,8 @@ size! {
 /// One run of a query.
 struct Run {
     wall: f64,
+    /// The seconds of planning among them.
+    planning: f64,
     cpu: f64,
     /// Bytes of memory at the peak, above those before the query. `None` if the system does not report it.
     peak: Option<usize>,
@@ -201,15 +203,18 @@ impl Runner {
         // On the workers: the calling thread would be one more.
         let query = self.runtime.spawn(async move {
             let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+            let planned = wall.elapsed();
             let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
-            Ok::<_, DataFusionError>((plan, batches))
+            Ok::<_, DataFusionError>((plan, planned, batches))
         });
         let query = self.runtime.block_on(query);
         let (wall, cpu) = (wall.elapsed(), process_time() - cpu);
-        let (plan, batches) = query.map_err(|e| DataFusionError::External(e.into()))??;
+        let (plan, planning, batches) =
+            query.map_err(|e| DataFusionError::External(e.into()))??;
         let peak = before.and_then(|before| Some(Resident::now()?.peak.saturating_sub(before)));
         Ok(Run {
             wall: wall.as_secs_f64(),
+            planning: planning.as_secs_f64(),
             cpu: cpu.as_secs_f64(),
             peak,
             plan,
@@ -247,10 +252,11 @@ impl Runner {
             format!("{:.2}", (read + more) as f64 / read as f64)
         });
         println!(
-            "  {:<18} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6}  {}",
+            "  {:<18} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6}  {}",
             query.name,
             first.wall,
             wall,
+            median(runs.iter().map(|run| run.planning).collect()),
             median(runs.iter().map(|run| run.cpu).collect()),
             limit,
             peak,
@@ -371,7 +377,7 @@ fn main() -> Result<()> {
         let settings = settings.flat_map(|setting| modes.clone().map(move |mode| (setting, mode)));
         for ((threads, limits), mode) in settings {
             println!(
-                "{threads} threads, engine {:?}, mode {mode:?}: seconds by the clock of the first run, the median of {}, its CPU seconds, the limit of memory; \
+                "{threads} threads, engine {:?}, mode {mode:?}: seconds by the clock of the first run, the median of {}, of its planning, its CPU seconds, the limit of memory; \
                  peak of memory over the columns read; seconds of the operators, all partitions together",
                 options.engine, options.runs
             );

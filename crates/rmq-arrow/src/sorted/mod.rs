@@ -22,7 +22,7 @@
 //! chunks, and not copied before.
 //!
 //! Evenly spaced keys of a group, such as positions and samples at a fixed rate, are not searched: where a bound is, is
-//! computed. Among other keys the engine searches by levels of sampled keys.
+//! computed. Among other keys the engine searches by trees of sampled keys.
 //!
 //! What remains for one thread: concatenating strings, range keys in Arrow's row format, and detecting evenly spaced
 //! keys. Huge pages for all memory, or memory kept between queries, change the whole by less than 5 % on 16 cores.

@@ -322,8 +322,7 @@ fn search_over<K: RadixKey>(
     starts: &[usize],
     SortContext { memory, workers }: SortContext,
 ) -> Result<CpuKeySearch<K>> {
-    let keys = columns.iter().map(Column::len).sum();
-    memory.try_grow(K::search_bytes(keys))?;
+    memory.try_grow(K::search_bytes(starts))?;
     K::search_over(columns, starts, workers.threads()).map_err(engine_error)
 }
 

@@ -1,43 +1,37 @@
-//! Search for many bounds at once, by levels of sampled keys.
-//!
-//! Level 1 holds each 16th key, level 2 each 256th, and so on: a search tree without pointers. From the first level on
-//! which at most 16 keys are in a row's range, the bound is compared with a block of 16 keys of each level, without
-//! branches, down to the keys themselves.
+//! Search for many bounds at once, by search trees over the groups of keys (`trees.rs`): a bound is compared with a
+//! block of 16 keys of each level, without branches, down to the keys themselves.
 //!
 //! The searches of a tile go through each level together, so that their cache misses overlap. The upper levels stay in
 //! caches, so a bound takes two misses, however the keys are distributed. Interpolation takes as few only among keys
 //! that are evenly distributed: among the times of trading days, or of bursts, it was 4 to 15 times slower.
 
 use std::fmt;
+use std::ops::Range;
 
 use bytemuck::Pod;
 
 use crate::candidate_ranges::CandidateRanges;
 use crate::column::{Column, SharedSlice};
 use crate::comparison::Comparison;
-use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::key_search::arithmetic::{ArithmeticKeys, KeyArithmetic};
+use crate::cpu::key_search::trees::{BLOCK, LEVELS, MAX_KEYS_WITHOUT_TREE, NO_LEVELS, Tree, Trees};
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::kernels::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
 use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::cpu::simd::prefetch::prefetch;
-use crate::cpu::threads::in_parallel;
 use crate::error::EngineError;
 use crate::key::Encoding;
 
-/// The keys of a block: how much fewer keys each level has.
-const BLOCK: usize = 16;
+/// All keys of a block.
+const ALL: u32 = (1 << BLOCK) - 1;
 
 /// Searches that go through each level together.
 const SEARCHES_AT_ONCE: usize = 32;
 
 /// The average size of groups from which on it is worthwhile to find out whether their keys are evenly spaced.
 const MIN_GROUP_KEYS: usize = 64;
-
-/// Keys that one thread samples at least.
-const MIN_PER_THREAD: usize = 1 << 19;
 
 /// Sorted keys in main memory, in the chunks they came in. They are borrowed, not copied.
 pub struct CpuKeySearch<K> {
@@ -46,8 +40,7 @@ pub struct CpuKeySearch<K> {
     encoding: Encoding<K>,
     /// The first position of each chunk, and the end of the last.
     starts: Vec<usize>,
-    /// Level 1 first, each with a block more than it needs. The last has one block at most.
-    levels: Vec<HugePageBuf<K>>,
+    trees: Trees<K>,
     groups: usize,
     /// The first position and the keys of each group that is evenly spaced; empty if none is.
     arithmetic: Vec<Option<(usize, ArithmeticKeys<K>)>>,
@@ -57,7 +50,6 @@ impl<K> fmt::Debug for CpuKeySearch<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CpuKeySearch")
             .field("starts", &self.starts)
-            .field("levels", &self.levels.len())
             .field("groups", &self.groups)
             .finish_non_exhaustive()
     }
@@ -65,18 +57,14 @@ impl<K> fmt::Debug for CpuKeySearch<K> {
 
 /// One search of a tile.
 #[derive(Clone, Copy)]
-struct BoundSearch<K> {
+struct BoundSearch<'a, K> {
+    tree: &'a Tree,
+    /// The first key of the block to compare, on the level to come, counted from the begin of the tree.
+    first: usize,
+    /// The greatest key before the position. It is not [`Key::MAX`].
+    last_before: K,
     row: usize,
     comparison: Comparison,
-    /// The position is in `low..=high`.
-    low: usize,
-    high: usize,
-    /// The level on which the search begins, 0 for the keys themselves.
-    level: usize,
-    /// The first key of the block to compare, on the level to come.
-    first: usize,
-    /// The greatest key before the position.
-    last_before: K,
 }
 
 /// Bounds of a batch, one per row, and how keys compare with them.
@@ -143,13 +131,19 @@ impl<K: NarrowKey> CpuKeySearch<K> {
             chunks,
             encoding,
             starts,
-            levels: vec![],
+            trees: Trees::none(),
             groups: group_starts.len().saturating_sub(1),
             arithmetic: vec![],
         };
         keys.arithmetic = keys.arithmetic_groups(group_starts);
         if !matches!(keys.arithmetic.as_slice(), [Some(_)]) {
-            keys.levels = keys.sample(threads)?;
+            let slices = keys.slices();
+            let chunks = Chunks {
+                chunks: &slices,
+                starts: &keys.starts,
+            };
+            let key_at = |position| encoding.encode(chunks.from(position)[0]);
+            keys.trees = Trees::build(group_starts, key_at, threads)?;
         }
         Ok(keys)
     }
@@ -182,30 +176,6 @@ impl<K: NarrowKey> CpuKeySearch<K> {
         }
     }
 
-    /// Returns the levels of these keys.
-    fn sample(&self, threads: usize) -> Result<Vec<HugePageBuf<K>>, EngineError> {
-        let slices = self.slices();
-        let chunks = Chunks {
-            chunks: &slices,
-            starts: &self.starts,
-        };
-        let mut levels: Vec<HugePageBuf<K>> = vec![];
-        let mut keys = self.key_count();
-        for _ in 0..first_level(keys) {
-            let samples = keys.div_ceil(BLOCK);
-            let mut level = HugePageBuf::zeroed(samples + BLOCK)?;
-            let share = samples.div_ceil(threads.min(keys / MIN_PER_THREAD).max(1));
-            let below = levels.last().map(|below| &**below);
-            let parts = level[..samples].chunks_mut(share).zip((0..).step_by(share));
-            in_parallel(parts, |(part, first)| {
-                fill_level(part, first, below, chunks, self.encoding);
-            })?;
-            levels.push(level);
-            keys = samples;
-        }
-        Ok(levels)
-    }
-
     fn slices(&self) -> Vec<&[K]> {
         let chunks = self.chunks.iter();
         chunks.map(|chunk| (**chunk).as_ref()).collect()
@@ -216,9 +186,8 @@ impl<K: NarrowKey> CpuKeySearch<K> {
     }
 
     pub(crate) fn total_bytes(&self) -> usize {
-        let levels: usize = self.levels.iter().map(HugePageBuf::bytes).sum();
         self.key_count() * size_of::<K>()
-            + levels
+            + self.trees.bytes()
             + self.chunks.len() * (size_of::<SharedSlice<K>>() + size_of::<usize>())
             + size_of_val(self.arithmetic.as_slice())
     }
@@ -269,17 +238,14 @@ impl<K: NarrowKey> CpuKeySearch<K> {
             chunks: &slices,
             starts: &self.starts,
         };
-        let arithmetic = if self.groups == 1 || candidates.has_groups() {
-            self.arithmetic.as_slice()
-        } else {
-            // Ranges without groups among keys in groups may begin anywhere.
-            &[]
-        };
         let sorted = SortedKeys {
             chunks,
             encoding: self.encoding,
-            levels: &self.levels,
-            arithmetic,
+            trees: &self.trees,
+            levels: self.trees.levels(),
+            arithmetic: &self.arithmetic,
+            // Ranges without groups among keys in groups may begin anywhere.
+            has_groups: self.groups == 1 || candidates.has_groups(),
         };
         K::narrow(simd, sorted, candidates, bounds);
         Ok(())
@@ -291,8 +257,12 @@ impl<K: NarrowKey> CpuKeySearch<K> {
 pub(crate) struct SortedKeys<'a, K> {
     chunks: Chunks<'a, K>,
     encoding: Encoding<K>,
-    levels: &'a [HugePageBuf<K>],
+    trees: &'a Trees<K>,
+    /// The keys of each level of all trees; none on level 0, that of the keys themselves.
+    levels: [&'a [K]; LEVELS],
     arithmetic: &'a [Option<(usize, ArithmeticKeys<K>)>],
+    /// Whether it is known of which group the ranges of rows are.
+    has_groups: bool,
 }
 
 /// A key with a search for each instruction set.
@@ -336,196 +306,196 @@ fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
     candidates: &mut CandidateRanges,
     bounds: &[Bounds<'_, K>],
 ) {
-    let is_one_group = keys.arithmetic.len() == 1;
-    let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(SEARCHES_AT_ONCE);
-    if bounds.is_empty() {
-        return;
+    let mut tile = [BoundSearch {
+        tree: &NO_LEVELS,
+        first: 0,
+        last_before: K::ZERO,
+        row: 0,
+        comparison: Comparison::AtLeast,
+    }; SEARCHES_AT_ONCE];
+    for bounds in bounds.chunks(SEARCHES_AT_ONCE) {
+        let mut row = 0;
+        while row < candidates.rows() {
+            row = narrow_tile::<K, S>(&keys, candidates, bounds, row, &mut tile);
+        }
     }
-    let rows_at_once = (SEARCHES_AT_ONCE / bounds.len()).max(1);
-    let rows = candidates.rows();
-    for first in (0..rows).step_by(rows_at_once) {
-        tile.clear();
-        let mut top = 0;
-        for row in first..rows.min(first + rows_at_once) {
-            let Some((low, high)) = candidates.get(row) else {
-                continue;
-            };
-            // One group has all keys.
-            let group = if is_one_group {
-                0
-            } else {
-                candidates.group(row)
-            };
-            let arithmetic = keys.arithmetic.get(group).and_then(Option::as_ref);
-            let level = first_level(high - low);
-            let block = samples_before(low, level);
+}
+
+/// The same for a tile of rows from this one on. Returns the first row behind it.
+#[inline(always)]
+fn narrow_tile<'a, K: KeyArithmetic + Pod, S: Kernel<K>>(
+    keys: &SortedKeys<'a, K>,
+    candidates: &mut CandidateRanges,
+    bounds: &[Bounds<'_, K>],
+    mut row: usize,
+    tile: &mut [BoundSearch<'a, K>; SEARCHES_AT_ONCE],
+) -> usize {
+    let (mut searches, mut top) = (0, 0);
+    while row < candidates.rows() && searches + bounds.len() <= SEARCHES_AT_ONCE {
+        if let Some((low, high)) = candidates.get(row) {
+            let (arithmetic, tree) = keys.of_group(candidates.group(row));
+            let first = if tree.levels > 0 { 0 } else { low };
             if arithmetic.is_none() {
-                keys.prefetch_block(level, block);
+                prefetch_block(keys.blocks(tree.levels)(tree.begin(tree.levels) + first));
+                top = top.max(tree.levels);
             }
-            for Bounds {
-                comparison,
-                bits,
-                encoding,
-            } in bounds
-            {
-                let bound = encoding.encode(bits[row]);
+            for bounds in bounds {
+                let comparison = bounds.comparison;
                 let before_equal = comparison.is_before_equal();
+                let bound = bounds.encoding.encode(bounds.bits[row]);
+                let last_before = if before_equal {
+                    bound.distance(K::ONE)
+                } else {
+                    bound
+                };
                 if let Some((start, keys)) = arithmetic {
                     let position = start + keys.count_before(bound, before_equal);
-                    candidates.intersect(row, *comparison, position);
-                    continue;
-                }
-                if before_equal && bound == K::ZERO {
-                    candidates.intersect(row, *comparison, low);
-                    continue;
-                }
-                top = top.max(level);
-                tile.push(BoundSearch {
-                    row,
-                    comparison: *comparison,
-                    low,
-                    high,
-                    level,
-                    first: block,
-                    last_before: if before_equal {
-                        bound.distance(K::ONE)
-                    } else {
-                        bound
-                    },
-                });
-            }
-        }
-        for level in (1..=top).rev() {
-            for search in &mut tile {
-                if search.level >= level {
-                    let position = keys.position_on_level::<S>(level, search);
-                    search.first = position.saturating_sub(1) * BLOCK;
-                    keys.prefetch_block(level - 1, search.first);
+                    candidates.intersect(row, comparison, position);
+                } else if last_before == K::MAX {
+                    // No key is before the least one; none is above the greatest.
+                    let position = if before_equal { low } else { high };
+                    candidates.intersect(row, comparison, position);
+                } else {
+                    tile[searches % SEARCHES_AT_ONCE] = BoundSearch {
+                        tree,
+                        first,
+                        last_before,
+                        row,
+                        comparison,
+                    };
+                    searches += 1;
                 }
             }
         }
-        for search in &tile {
-            candidates.intersect(search.row, search.comparison, keys.position::<S>(search));
+        row += 1;
+    }
+    let tile = &mut tile[..searches];
+    for level in (1..=top).rev() {
+        let samples = keys.levels[level];
+        let below = keys.blocks(level - 1);
+        for search in &mut *tile {
+            if search.tree.levels < level {
+                continue;
+            }
+            let block = &samples[search.tree.begin(level) + search.first..][..BLOCK];
+            // SAFETY: the block has 16 keys, and this is compiled for the instructions of `S`.
+            let before = unsafe { S::line_at_most(block.as_ptr(), ALL, search.last_before) };
+            // The position is in the block of the last key that is before it.
+            search.first += (before.count_ones() as usize).saturating_sub(1);
+            search.first *= BLOCK;
+            prefetch_block(below(search.tree.begin(level - 1) + search.first));
         }
     }
-}
-
-impl<K: KeyArithmetic + Pod> SortedKeys<'_, K> {
-    /// Returns how many keys of a level, counted from its begin, are of positions before the one that is searched.
-    #[inline(always)]
-    fn position_on_level<S: Kernel<K>>(&self, level: usize, search: &BoundSearch<K>) -> usize {
-        let first = search.first;
-        let (begin, mask) = lanes(
-            first,
-            samples_before(search.low, level),
-            samples_before(search.high, level),
-        );
-        let block = &self.levels[level - 1][first..first + BLOCK];
-        // SAFETY: the block has 16 keys, and this is compiled for the instructions of `S`.
-        let before = unsafe { S::line_at_most(block.as_ptr(), mask, search.last_before) };
-        begin + before.count_ones() as usize
-    }
-
-    /// Returns the position that is searched.
-    #[inline(always)]
-    fn position<S: Kernel<K>>(&self, search: &BoundSearch<K>) -> usize {
-        let first = search.first;
-        let (begin, mask) = lanes(first, search.low, search.high);
-        let keys = self.chunks.from(first);
-        if keys.len() < BLOCK && mask >> keys.len() != 0 {
-            return self.position_across_chunks(search);
-        }
-        // SAFETY: the mask is of keys of the chunk, and this is compiled for the instructions of `S`.
-        let before =
-            unsafe { S::base_at_most(keys.as_ptr(), mask, self.encoding, search.last_before) };
-        begin + before.count_ones() as usize
-    }
-
-    /// As [`Self::position`] for a block in several chunks.
-    #[cold]
-    fn position_across_chunks(&self, search: &BoundSearch<K>) -> usize {
-        let end = search.high.min(search.first + BLOCK);
-        let mut position = search.low.max(search.first);
-        while position < end
-            && self.encoding.encode(self.chunks.from(position)[0]) <= search.last_before
-        {
-            position += 1;
-        }
-        position
-    }
-
-    /// Prefetches the block of a level that begins with this key.
-    #[inline(always)]
-    fn prefetch_block(&self, level: usize, first: usize) {
-        let keys = match level.checked_sub(1) {
-            Some(level) => self.levels[level][first..].as_ptr(),
-            None => self.chunks.from(first).as_ptr(),
+    for search in tile {
+        let position = if search.tree.levels > 0 {
+            keys.position_in_block::<S>(search)
+        } else if let Some((low, high)) = candidates.get(search.row) {
+            keys.position_between::<S>(low..high, search.last_before)
+        } else {
+            continue;
         };
-        for line in (0..size_of::<[K; BLOCK]>()).step_by(64) {
-            prefetch(keys.wrapping_byte_add(line));
+        candidates.intersect(search.row, search.comparison, position);
+    }
+    row
+}
+
+impl<'a, K: KeyArithmetic + Pod> SortedKeys<'a, K> {
+    /// What finds bounds among the keys of a group.
+    #[inline(always)]
+    fn of_group(&self, group: usize) -> (Option<&'a (usize, ArithmeticKeys<K>)>, &'a Tree) {
+        let group = if self.has_groups { group } else { usize::MAX };
+        let arithmetic = self.arithmetic.get(group).and_then(Option::as_ref);
+        (arithmetic, self.trees.of_group(group))
+    }
+
+    /// Returns a function that tells where the block of a level begins whose first key has this number. The block may
+    /// begin before the keys of a chunk.
+    #[inline(always)]
+    fn blocks(&self, level: usize) -> impl Fn(usize) -> *const K {
+        let (keys, chunks) = (self.levels[level % LEVELS].as_ptr(), self.chunks);
+        move |first| match (level, chunks.chunks) {
+            (0, [keys]) => keys.as_ptr().wrapping_add(first),
+            (0, _) => chunks.from(first).as_ptr(),
+            _ => keys.wrapping_add(first),
         }
+    }
+
+    /// Returns the position that is searched, after the descent to a block of keys.
+    #[inline(always)]
+    fn position_in_block<S: Kernel<K>>(&self, search: &BoundSearch<'_, K>) -> usize {
+        let (start, end) = search.tree.positions();
+        let first = search.tree.begin(0) + search.first;
+        let positions = start.max(first)..end.min(first + BLOCK);
+        positions.start + self.count_at_most::<S>(first, positions, search.last_before)
+    }
+
+    /// Returns the first of these positions whose key is above this one, or their end. There is no tree.
+    #[inline(always)]
+    fn position_between<S: Kernel<K>>(&self, mut positions: Range<usize>, last_before: K) -> usize {
+        if positions.len() > MAX_KEYS_WITHOUT_TREE {
+            return self.partition_point(positions, last_before);
+        }
+        loop {
+            let first = positions.start;
+            let block = first..positions.end.min(first + BLOCK);
+            positions.start += self.count_at_most::<S>(first, block.clone(), last_before);
+            if positions.start < block.end || block.end == positions.end {
+                return positions.start;
+            }
+        }
+    }
+
+    /// Returns how many of the keys at these positions, in the block of keys from `first` on, are at most this one.
+    #[inline(always)]
+    fn count_at_most<S: Kernel<K>>(
+        &self,
+        first: usize,
+        positions: Range<usize>,
+        last_before: K,
+    ) -> usize {
+        let (start, end) = (positions.start, positions.end);
+        let keys = self.chunks.from(start);
+        if keys.len() < end - start {
+            return self.count_across_chunks(positions, last_before);
+        }
+        let mask = ALL >> (BLOCK + first - end) & ALL << (start - first);
+        // SAFETY: the mask is of keys of the chunk, and this is compiled for the instructions of `S`.
+        let before = unsafe {
+            // The block may begin before the chunk, where nothing is read.
+            let block = keys.as_ptr().wrapping_sub(start - first);
+            S::base_at_most(block, mask, self.encoding, last_before)
+        };
+        before.count_ones() as usize
+    }
+
+    /// As [`Self::position_between`] for many positions.
+    #[cold]
+    fn partition_point(&self, positions: Range<usize>, last_before: K) -> usize {
+        let (mut low, mut high) = (positions.start, positions.end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.encoding.encode(self.chunks.from(middle)[0]) <= last_before {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Returns how many of the keys at these positions, in several chunks, are at most this one.
+    #[cold]
+    fn count_across_chunks(&self, positions: Range<usize>, last_before: K) -> usize {
+        let keys = positions.map(|position| self.encoding.encode(self.chunks.from(position)[0]));
+        keys.take_while(|key| *key <= last_before).count()
     }
 }
 
-/// Returns the first level on which a range of this many positions has at most 16 keys.
+/// Prefetches a block of keys.
 #[inline(always)]
-fn first_level(positions: usize) -> usize {
-    let bits = usize::BITS - positions.saturating_sub(1).leading_zeros();
-    (bits.saturating_sub(1) / BLOCK.ilog2()) as usize
-}
-
-/// Returns how many keys of a level are of positions before this one.
-#[inline(always)]
-fn samples_before(position: usize, level: usize) -> usize {
-    let shift = BLOCK.ilog2() as usize * level;
-    (position + (1 << shift) - 1) >> shift
-}
-
-/// Returns the first position of a block that is in a range, or the end of the range or of the block, and the mask of
-/// those of the block's 16 positions that are in the range.
-#[inline(always)]
-fn lanes(first: usize, low: usize, high: usize) -> (usize, u32) {
-    let begin = low.saturating_sub(first).min(BLOCK);
-    let end = high.saturating_sub(first).min(BLOCK);
-    let mask = ((1_u32 << end) - 1) & !((1_u32 << begin) - 1);
-    (first + begin, mask)
-}
-
-/// Returns the bytes of the levels of this many keys.
-pub(crate) fn level_bytes<K>(keys: usize) -> usize {
-    let mut samples = keys;
-    let levels = (0..first_level(keys)).map(|_| {
-        samples = samples.div_ceil(BLOCK);
-        (samples + BLOCK) * size_of::<K>()
-    });
-    levels.sum()
-}
-
-/// Fills a part of a level, which begins with this key, from the level below or from the keys themselves.
-fn fill_level<K: KeyArithmetic>(
-    part: &mut [K],
-    first: usize,
-    below: Option<&[K]>,
-    chunks: Chunks<'_, K>,
-    encoding: Encoding<K>,
-) {
-    let positions = (first * BLOCK..).step_by(BLOCK);
-    match (below, chunks.chunks) {
-        (Some(below), _) => {
-            for (key, position) in part.iter_mut().zip(positions) {
-                *key = below[position];
-            }
-        }
-        (None, [keys]) => {
-            for (key, position) in part.iter_mut().zip(positions) {
-                *key = encoding.encode(keys[position]);
-            }
-        }
-        (None, _) => {
-            for (key, position) in part.iter_mut().zip(positions) {
-                *key = encoding.encode(chunks.from(position)[0]);
-            }
-        }
+fn prefetch_block<K>(keys: *const K) {
+    for line in (0..size_of::<[K; BLOCK]>()).step_by(64) {
+        prefetch(keys.wrapping_byte_add(line));
     }
 }
 
@@ -680,27 +650,13 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_the_same_by_any_number_of_threads() {
-        let keys: Vec<i64> = (0..3 * MIN_PER_THREAD as i64).map(|i| i * i).collect();
-        let levels = |threads| {
-            let sorted = CpuKeySearch::from_columns(&[column(&keys)], &[0, keys.len()], threads);
-            let levels = sorted.expect("memory").levels;
-            levels
-                .iter()
-                .map(|level| level.to_vec())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(levels(3), levels(1));
-    }
-
-    #[test]
     fn groups_are_searched_by_themselves() {
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         for round in 0..60 {
             let mut all = vec![];
             let mut starts = vec![0];
             for group in 0..4 {
-                let most = [10, 500, 6000][random.usize(..3)];
+                let most = [10, 70, 500, 6000][random.usize(..4)];
                 let rows = 1 + random.usize(..most);
                 all.append(&mut keys(random, rows, round + group));
                 starts.push(all.len());
@@ -709,8 +665,16 @@ mod tests {
             let queried = bounds(random, &all, 150);
             let groups: Vec<u32> = queried.iter().map(|_| random.u32(..4)).collect();
             let candidates = CandidateRanges::of_groups(groups.clone(), &starts);
+            // The same ranges, of which it is not known that they are groups.
+            let mut ranges = CandidateRanges::all(groups.len(), all.len());
+            for (row, group) in groups.iter().enumerate() {
+                let (start, end) = (starts[*group as usize], starts[*group as usize + 1]);
+                ranges.intersect(row, Comparison::AtLeast, start);
+                ranges.intersect(row, Comparison::Below, end);
+            }
             for comparison in COMPARISONS {
                 let found = narrowed(&sorted, &candidates, &[(comparison, &queried)]);
+                assert_eq!(narrowed(&sorted, &ranges, &[(comparison, &queried)]), found);
                 for (row, (bound, group)) in queried.iter().zip(&groups).enumerate() {
                     let group = *group as usize;
                     let whole = (starts[group], starts[group + 1]);

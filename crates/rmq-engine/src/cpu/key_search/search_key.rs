@@ -11,7 +11,8 @@ use crate::candidate_ranges::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
 use crate::cpu::key_search::order;
-use crate::cpu::key_search::search::{self, Bounds, CpuKeySearch};
+use crate::cpu::key_search::search::{Bounds, CpuKeySearch};
+use crate::cpu::key_search::trees::tree_bytes;
 use crate::cpu::key_search::within;
 use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
 use crate::engine::{BuildOptions, RangeIndex};
@@ -46,15 +47,16 @@ pub trait SearchKey: Key + Pod {
     /// [`SearchKey::search_bytes`].
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`]; [`EngineError::Thread`] if a thread cannot be started.
+    /// [`EngineError::OutOfMemory`]; [`EngineError::TooLong`] for 2^32 keys or more; [`EngineError::Thread`] if a
+    /// thread cannot be started.
     fn search_over(
         columns: &[Column<Self>],
         group_starts: &[usize],
         threads: usize,
     ) -> Result<CpuKeySearch<Self>, EngineError>;
 
-    /// Returns the bytes that a search over this many keys takes, besides the keys.
-    fn search_bytes(keys: usize) -> usize;
+    /// Returns the bytes that a search over groups with these starts takes, besides the keys.
+    fn search_bytes(group_starts: &[usize]) -> usize;
 
     /// Intersects each row's candidates with the positions whose key compares so with each of the row's bounds. Bounds
     /// that are searched together share their cache misses.
@@ -102,8 +104,8 @@ macro_rules! search_key {
                 CpuKeySearch::from_columns(columns, group_starts, threads)
             }
 
-            fn search_bytes(keys: usize) -> usize {
-                search::level_bytes::<$key>(keys)
+            fn search_bytes(group_starts: &[usize]) -> usize {
+                tree_bytes::<$key>(group_starts)
             }
 
             fn narrow(
