@@ -13,6 +13,7 @@ use datafusion::prelude::SessionConfig;
 use tokio::sync::RwLock;
 
 use crate::kept::entries::{Description, Entries, Entry, ExpectedRows, Kept};
+use crate::kept::memory_scans::MemoryScans;
 use crate::kept::pruned_reads::PrunedReads;
 use crate::kept::reserved_index::{DeviceBytes, IndexMemory};
 use crate::kept::table_version::VersionedTypes;
@@ -33,6 +34,8 @@ pub struct IndexCatalog {
     device_total: Arc<AtomicUsize>,
     devices: Devices,
     versioned: VersionedTypes,
+    /// The scans that queries share.
+    pub(crate) memory_scans: MemoryScans,
     /// What queries have read of rows that are not kept.
     pub(crate) pruned_reads: PrunedReads,
     /// Held, shared, while memory for rows that stay in files is in use. What gets none waits for all to be free.
@@ -84,6 +87,7 @@ impl IndexCatalog {
             device_total: Arc::default(),
             devices: Devices::new(devices),
             versioned: VersionedTypes::default(),
+            memory_scans: MemoryScans::default(),
             pruned_reads: PrunedReads::default(),
             reading: RwLock::default(),
         }
@@ -125,7 +129,9 @@ impl IndexCatalog {
     }
 
     /// Drops what belongs to tables that no longer exist.
-    fn drop_dead(&self) {
+    pub(crate) fn drop_dead(&self) {
+        // They hold arrays that versions are of.
+        self.memory_scans.drop_dead();
         // The lock is released before memory is freed.
         let dead = self.lock().remove(|entry| !entry.version.is_alive());
         drop(dead);
@@ -338,6 +344,7 @@ impl IndexCatalog {
 
     /// Evicts all that has no name.
     pub(crate) fn clear(&self) {
+        self.memory_scans.clear();
         // The lock is released before memory is freed.
         let removed = self.lock().remove(|entry| entry.name.is_none());
         drop(removed);

@@ -13,6 +13,8 @@
 //! 5. CREATE INDEX gives it a name, and it is not evicted (`named_index`).
 //! 6. With `rmq.index_directory` it is in files, too, where the next process finds it (`index_file`, `on_disk`).
 //!
+//! Tables in memory are scanned by plans that several queries share (`memory_scans`).
+//!
 //! `pruned_reads` counts what queries read of rows that are not kept, until it is worth keeping all of them.
 //! `ready_index` is an index as a query uses it.
 
@@ -22,6 +24,7 @@ pub(crate) mod giving_pool;
 pub(crate) mod growth;
 pub(crate) mod identity;
 pub(crate) mod index_file;
+pub(crate) mod memory_scans;
 pub(crate) mod on_disk;
 pub(crate) mod pruned_reads;
 pub(crate) mod ready_index;

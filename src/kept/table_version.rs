@@ -199,11 +199,6 @@ impl VersionedTypes {
         }
     }
 
-    /// Whether no type has been added.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.types().is_empty()
-    }
-
     /// A table in the version that it states now.
     pub(crate) fn stated(&self, table: &Arc<dyn TableProvider>) -> Option<StatedTable> {
         let types = self.types().into_iter();

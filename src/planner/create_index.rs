@@ -18,8 +18,8 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use crate::exec::create_index::{CreateIndexExec, expect_rows};
 use crate::planner::index_schema::SchemaOfIndexes;
+use crate::planner::kept_scans::kept;
 use crate::planner::registration::Registration;
-use crate::planner::versioned_scans::versioned;
 use datafusion_rmq_logical::common::column_ref::{ColumnRef, Names};
 use datafusion_rmq_logical::common::options::RmqOptions;
 use datafusion_rmq_logical::logical_plan::create_index::CreateIndex;
@@ -106,7 +106,7 @@ async fn expect(
 ) -> Result<()> {
     let provider = names.find_table(STATEMENT, &index.table).await?;
     let scan = session.optimize(&scan(index, &provider)?)?;
-    let scan = versioned(scan, &registration.indexes)?;
+    let scan = kept(scan, &registration.indexes)?;
     let planner = DefaultPhysicalPlanner::default();
     let plan = planner.create_physical_plan(&scan, session).await?;
     expect_rows(&index.name, &plan, &session.task_ctx()).await;

@@ -1,6 +1,6 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
-//! and UPDATE statements that DataFusion would run wrongly. `versioned_scans` tells which version of a table a scan
+//! and UPDATE statements that DataFusion would run wrongly. `kept_scans` tells which version of a table a scan
 //! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
 //! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
 //! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
@@ -20,6 +20,7 @@ pub(crate) mod hints;
 pub(crate) mod index_schema;
 pub(crate) mod index_statement;
 pub(crate) mod join_choices;
+pub(crate) mod kept_scans;
 pub(crate) mod match_conditions;
 pub(crate) mod memory_limit;
 pub(crate) mod nearest_join;
@@ -41,4 +42,3 @@ pub(crate) mod subquery_names;
 pub(crate) mod table_sample;
 pub(crate) mod tokens;
 pub(crate) mod using_columns;
-pub(crate) mod versioned_scans;

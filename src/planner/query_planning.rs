@@ -20,10 +20,10 @@ use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
 use crate::planner::create_index::{CreateIndexPlanner, expect_named, with_create_index};
 use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::join_choices::JoinChoices;
+use crate::planner::kept_scans::with_kept_scans;
 use crate::planner::range_join_planner::RangeJoinPlanner;
 use crate::planner::range_lookup_planner::RangeLookupPlanner;
 use crate::planner::registration::Registration;
-use crate::planner::versioned_scans::with_versioned_scans;
 use datafusion_rmq_logical::common::sql_text::with_intervals;
 use datafusion_rmq_logical::logical_plan::prepare_indexes::with_fresh_slots;
 
@@ -157,7 +157,7 @@ async fn plan_statement(
             Cow::Borrowed(plan) => with_fresh_slots(plan)?,
             Cow::Owned(plan) => Cow::Owned(with_fresh_slots(&plan)?.into_owned()),
         };
-        let prepared = with_versioned_scans(prepared, &registration.indexes, session)?;
+        let prepared = with_kept_scans(prepared, &registration.indexes, session)?;
         let names = registration.names.with_config(session.config_options());
         let indexes = &registration.indexes;
         let lookups = Arc::new(RangeLookupPlanner::new(names, Arc::clone(indexes)));

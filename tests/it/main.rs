@@ -24,6 +24,7 @@ mod kept_on_gpus;
 mod larger_than_memory;
 mod lazy_index;
 mod memberships;
+mod memory_scans;
 mod nearest;
 mod never_stale;
 mod order_statistics;

@@ -1,11 +1,12 @@
-//! Has the scans of tables that state their versions tell it, where a range join may keep their rows.
+//! Scans of tables where a range join may keep their rows: of those that state their versions, which tell it, and of
+//! those in memory, which queries share.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
-use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
+use datafusion::catalog::{MemTable, ScanArgs, ScanResult, Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Constraints, Result, Statistics};
 use datafusion::datasource::{provider_as_source, source_as_provider};
@@ -23,40 +24,44 @@ use datafusion_rmq_logical::logical_plan::create_index::CreateIndex;
 use datafusion_rmq_logical::logical_plan::nearest_rows::NearestRows;
 use datafusion_rmq_logical::logical_plan::range_join::RangeJoin;
 
-/// The plan, in which tables that state their versions are scanned by [`VersionedScanExec`]. It is borrowed where there
-/// is none of them, no range join can come of it, or an engine that divides plans into tasks would have to know that
-/// operator.
-pub(crate) fn with_versioned_scans<'a>(
+/// The plan, in which tables that state their versions are scanned by [`VersionedScanExec`], and those in memory by
+/// plans that are shared. It is borrowed where there is none of them, no range join can come of it, or an engine that
+/// divides plans into tasks would have to know that operator.
+pub(crate) fn with_kept_scans<'a>(
     plan: Cow<'a, LogicalPlan>,
     catalog: &Arc<IndexCatalog>,
     session: &dyn Session,
 ) -> Result<Cow<'a, LogicalPlan>> {
+    // Any query frees what is kept of tables that are gone.
+    catalog.drop_dead();
     let config = session.config_options();
     let keeps =
         RmqOptions::of(config).keep_indexes && JoinMode::planned(config) == JoinMode::Shared;
-    if !keeps || catalog.versioned().is_empty() || !plan.exists(|node| Ok(may_keep(node)))? {
+    if !keeps || !plan.exists(|node| Ok(may_keep(node)))? {
         return Ok(plan);
     }
-    versioned(plan.into_owned(), catalog).map(Cow::Owned)
+    kept(plan.into_owned(), catalog).map(Cow::Owned)
 }
 
-/// The plan, in which tables that state their versions are scanned by [`VersionedScanExec`].
-pub(super) fn versioned(plan: LogicalPlan, catalog: &Arc<IndexCatalog>) -> Result<LogicalPlan> {
-    let versioned = plan.transform_up_with_subqueries(|node| {
+/// The plan, in which tables that state their versions, or are in memory, are scanned so.
+pub(super) fn kept(plan: LogicalPlan, catalog: &Arc<IndexCatalog>) -> Result<LogicalPlan> {
+    let kept = plan.transform_up_with_subqueries(|node| {
         let LogicalPlan::TableScan(mut scan) = node else {
             return Ok(Transformed::no(node));
         };
         // Other sources have planners of their own.
         let table = source_as_provider(&scan.source).ok();
-        let stated = |table: &_| catalog.versioned().stated(table).is_some();
-        let Some(table) = table.filter(stated) else {
+        let is_kept = |table: &Arc<dyn TableProvider>| {
+            table.is::<MemTable>() || catalog.versioned().stated(table).is_some()
+        };
+        let Some(table) = table.filter(is_kept) else {
             return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
         };
         let catalog = Arc::clone(catalog);
-        scan.source = provider_as_source(Arc::new(StatedVersion { table, catalog }));
+        scan.source = provider_as_source(Arc::new(KeptTable { table, catalog }));
         Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
     })?;
-    Ok(versioned.data)
+    Ok(kept.data)
 }
 
 /// Whether a range join, or an index, may come of a node.
@@ -83,15 +88,15 @@ fn is_immutable(filter: &Expr) -> bool {
     !filter.exists(may_differ).unwrap_or(true)
 }
 
-/// A table that states its version, whose scans do so, too.
+/// A table in memory, whose scans queries share, or one that states its version, whose scans do so, too.
 #[derive(Debug)]
-struct StatedVersion {
+struct KeptTable {
     table: Arc<dyn TableProvider>,
     catalog: Arc<IndexCatalog>,
 }
 
 #[async_trait]
-impl TableProvider for StatedVersion {
+impl TableProvider for KeptTable {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
     }
@@ -123,6 +128,10 @@ impl TableProvider for StatedVersion {
         session: &dyn Session,
         args: ScanArgs<'a>,
     ) -> Result<ScanResult> {
+        if let Some(memory) = self.table.downcast_ref::<MemTable>() {
+            let scans = &self.catalog.memory_scans;
+            return Ok(scans.scan(&self.table, memory, session, args).await?.into());
+        }
         let stated = self.catalog.versioned().stated(&self.table);
         let filters = args.filters().unwrap_or_default().to_vec();
         // Which rows a limit returns is another thing each time.
