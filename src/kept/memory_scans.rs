@@ -124,8 +124,8 @@ impl MemoryScan {
         true
     }
 
-    /// False where the table is gone, or the last batch of a partition is another one. A partition that is being written
-    /// to tells the next time.
+    /// False where the table is gone, or the last batch of a partition is another one. A partition that is being
+    /// written to tells the next time.
     fn may_be_alive(&self) -> bool {
         let Some(table) = self.table.upgrade() else {
             return false;
