@@ -1,14 +1,15 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
 //! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
-//! and UPDATE statements that DataFusion would run wrongly. `kept_scans` tells which version of a table a scan
-//! returns. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns` what its USING names.
-//! `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement` prepares parsed statements,
-//! for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE (`table_sample`), with names for
-//! subqueries that would have another column's (`subquery_names`) and for outer columns (`outer_names`), which arrays
-//! may have (`array_literals`), with the clauses of windows that others begin with (`base_windows`), with the side of
-//! semi joins (`semi_joins`), with EXISTS for rows of several columns in a subquery (`row_memberships`), and with types
-//! of parameters (`parameter_types`), as far as the statement has such parts (`statement_parts`). `hints` says what to
-//! write where DataFusion's errors don't. `memory_limit` has indexes give way in the session's memory pool.
+//! and UPDATE statements that DataFusion would run wrongly. `kept_scans` tells which version of a table a scan returns,
+//! and shares scans of tables in memory. `asof_join` plans ASOF JOIN, which DataFusion does not, and `using_columns`
+//! what its USING names. `create_index` plans CREATE INDEX, whose names are tables of `index_schema`. `statement`
+//! prepares parsed statements, for ASOF JOIN, against OVER where it has no meaning (`over_clause`) and TABLESAMPLE
+//! (`table_sample`), with names for subqueries that would have another column's (`subquery_names`) and for outer
+//! columns (`outer_names`), which arrays may have (`array_literals`), with the clauses of windows that others begin
+//! with (`base_windows`), with the side of semi joins (`semi_joins`), with EXISTS for rows of several columns in a
+//! subquery (`row_memberships`), and with types of parameters (`parameter_types`), as far as the statement has such
+//! parts (`statement_parts`). `hints` says what to write where DataFusion's errors don't. `memory_limit` has indexes
+//! give way in the session's memory pool.
 
 pub(crate) mod array_literals;
 pub(crate) mod asof_join;
