@@ -314,26 +314,32 @@ fn narrow<K: KeyArithmetic + Pod, S: Kernel<K>>(
         comparison: Comparison::AtLeast,
     }; SEARCHES_AT_ONCE];
     for bounds in bounds.chunks(SEARCHES_AT_ONCE) {
-        let mut row = 0;
-        while row < candidates.rows() {
-            row = narrow_tile::<K, S>(&keys, candidates, bounds, row, &mut tile);
+        let (rows, at_once) = (candidates.rows(), SEARCHES_AT_ONCE / bounds.len());
+        for first in (0..rows).step_by(at_once) {
+            let rows = first..rows.min(first + at_once);
+            narrow_tile::<K, S>(&keys, candidates, bounds, rows, &mut tile);
         }
     }
 }
 
-/// The same for a tile of rows from this one on. Returns the first row behind it.
+/// The same for these rows, whose searches fit a tile.
 #[inline(always)]
 fn narrow_tile<'a, K: KeyArithmetic + Pod, S: Kernel<K>>(
     keys: &SortedKeys<'a, K>,
     candidates: &mut CandidateRanges,
     bounds: &[Bounds<'_, K>],
-    mut row: usize,
+    rows: Range<usize>,
     tile: &mut [BoundSearch<'a, K>; SEARCHES_AT_ONCE],
-) -> usize {
+) {
     let (mut searches, mut top) = (0, 0);
-    while row < candidates.rows() && searches + bounds.len() <= SEARCHES_AT_ONCE {
+    // Looked up together, as each is a cache miss where groups are many.
+    let mut trees = [&NO_LEVELS; SEARCHES_AT_ONCE];
+    for (tree, row) in trees.iter_mut().zip(rows.clone()) {
+        *tree = keys.tree_of(candidates.group(row));
+    }
+    for (tree, row) in trees.into_iter().zip(rows) {
         if let Some((low, high)) = candidates.get(row) {
-            let (arithmetic, tree) = keys.of_group(candidates.group(row));
+            let arithmetic = keys.arithmetic_of(candidates.group(row));
             let first = if tree.levels > 0 { 0 } else { low };
             if arithmetic.is_none() {
                 prefetch_block(keys.blocks(tree.levels)(tree.begin(tree.levels) + first));
@@ -367,7 +373,6 @@ fn narrow_tile<'a, K: KeyArithmetic + Pod, S: Kernel<K>>(
                 }
             }
         }
-        row += 1;
     }
     let tile = &mut tile[..searches];
     for level in (1..=top).rev() {
@@ -396,16 +401,21 @@ fn narrow_tile<'a, K: KeyArithmetic + Pod, S: Kernel<K>>(
         };
         candidates.intersect(search.row, search.comparison, position);
     }
-    row
 }
 
 impl<'a, K: KeyArithmetic + Pod> SortedKeys<'a, K> {
-    /// What finds bounds among the keys of a group.
+    /// The keys of a group, if they are evenly spaced.
     #[inline(always)]
-    fn of_group(&self, group: usize) -> (Option<&'a (usize, ArithmeticKeys<K>)>, &'a Tree) {
+    fn arithmetic_of(&self, group: usize) -> Option<&'a (usize, ArithmeticKeys<K>)> {
         let group = if self.has_groups { group } else { usize::MAX };
-        let arithmetic = self.arithmetic.get(group).and_then(Option::as_ref);
-        (arithmetic, self.trees.of_group(group))
+        self.arithmetic.get(group).and_then(Option::as_ref)
+    }
+
+    /// The tree of a group.
+    #[inline(always)]
+    fn tree_of(&self, group: usize) -> &'a Tree {
+        let group = if self.has_groups { group } else { usize::MAX };
+        self.trees.of_group(group)
     }
 
     /// Returns a function that tells where the block of a level begins whose first key has this number. The block may
