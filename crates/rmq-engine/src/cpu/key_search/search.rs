@@ -261,7 +261,7 @@ pub(crate) struct SortedKeys<'a, K> {
     /// The keys of each level of all trees; none on level 0, that of the keys themselves.
     levels: [&'a [K]; LEVELS],
     arithmetic: &'a [Option<(usize, ArithmeticKeys<K>)>],
-    /// Whether it is known of which group the ranges of rows are.
+    /// Whether the group of each row's range is known.
     has_groups: bool,
 }
 
@@ -407,15 +407,18 @@ impl<'a, K: KeyArithmetic + Pod> SortedKeys<'a, K> {
     /// The keys of a group, if they are evenly spaced.
     #[inline(always)]
     fn arithmetic_of(&self, group: usize) -> Option<&'a (usize, ArithmeticKeys<K>)> {
-        let group = if self.has_groups { group } else { usize::MAX };
-        self.arithmetic.get(group).and_then(Option::as_ref)
+        let arithmetic = self.arithmetic.get(group).and_then(Option::as_ref);
+        arithmetic.filter(|_| self.has_groups)
     }
 
     /// The tree of a group.
     #[inline(always)]
     fn tree_of(&self, group: usize) -> &'a Tree {
-        let group = if self.has_groups { group } else { usize::MAX };
-        self.trees.of_group(group)
+        if self.has_groups {
+            self.trees.of_group(group)
+        } else {
+            &NO_LEVELS
+        }
     }
 
     /// Returns a function that tells where the block of a level begins whose first key has this number. The block may
@@ -675,7 +678,7 @@ mod tests {
             let queried = bounds(random, &all, 150);
             let groups: Vec<u32> = queried.iter().map(|_| random.u32(..4)).collect();
             let candidates = CandidateRanges::of_groups(groups.clone(), &starts);
-            // The same ranges, of which it is not known that they are groups.
+            // The same ranges, not known to be groups.
             let mut ranges = CandidateRanges::all(groups.len(), all.len());
             for (row, group) in groups.iter().enumerate() {
                 let (start, end) = (starts[*group as usize], starts[*group as usize + 1]);
